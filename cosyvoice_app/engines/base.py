@@ -1,0 +1,66 @@
+"""The five parts every engine supplies, and nothing else. `pipeline.py` is written against this file only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from cosyvoice_app.types import Audio, CancelToken, Capabilities, Intent, OnProgress, PromptClip, Refine, Row, Style, Voice
+
+
+class SpeakerEncoder(Protocol):
+    def voice_key(self, clip: PromptClip, *, transcript: str, refine: Refine) -> str:
+        """Cache key: clip content + transcript + model hash + refinement. Never a name."""
+        ...
+
+    def encode(
+        self, clip: PromptClip, *, transcript: str, refine: Refine, progress: OnProgress, cancel: CancelToken
+    ) -> Voice:
+        """Make a Voice from a clip. May take long (refinement): reports progress and checks `cancel` between steps."""
+        ...
+
+
+class StyleEncoder(Protocol):
+    def encode(self, intent: Intent, *, speed: float) -> Style:
+        """`speed` is the request's own factor (1.0 = as the voice speaks), multiplied with the intent's."""
+        ...
+
+
+class AcousticModel(Protocol):
+    def predict(self, rows: Sequence[Row], *, cancel: CancelToken) -> list[Any]:
+        """Acoustic features of each row, in order. The features' type is between this part and the vocoder."""
+        ...
+
+
+class Vocoder(Protocol):
+    def decode(self, features: Sequence[Any], rows: Sequence[Row], *, cancel: CancelToken) -> list[Audio]:
+        """Audio of each row, in order, raw: the pipeline checks and levels it."""
+        ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """An engine owns its device. Built by `registry.create(settings)`; `warm_up` runs before it is called ready."""
+
+    name: str
+    capabilities: Capabilities
+    device: str
+    device_reason: str
+    precision: str
+    model_hash: str
+    speaker_encoder: SpeakerEncoder
+    style_encoder: StyleEncoder
+    acoustic_model: AcousticModel
+    vocoder: Vocoder
+
+    def components(self) -> dict[str, str]:
+        """Device in use per component, read from the live object: {"speaker_encoder": "cpu", ...}."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: at least {"rss": ..., "device_allocated": ..., "device_reserved": ...}."""
+        ...
+
+    def warm_up(self) -> None: ...
+
+    def close(self) -> None: ...
