@@ -1,0 +1,140 @@
+"""What the page, the API and the CLI ask of the service, and what they get back. Picklable; no torch.
+
+`Service` is the contract between web and serving: the web layer imports this file and `service.py` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from cosyvoice_app.errors import AppError
+from cosyvoice_app.types import Audio, Capabilities, Progress, PromptClip, Refine
+
+EngineState = Literal["loading", "ready", "unloaded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisRequest:
+    """One request, already judged at the door: the clip is decoded, the seed is settled (`seed_was_random` tells how)."""
+
+    clip: PromptClip
+    text: str
+    prompt_text: str = ""
+    instruct: str = ""
+    seed: int = 1
+    seed_was_random: bool = False
+    speed: float = 1.0
+    refine: Refine = "fast"
+    source: Literal["page", "api", "cli"] = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisResult:
+    """What was made. `path` is the file in `outputs/`; `audio` is what that file holds, before 16-bit rounding."""
+
+    audio: Audio
+    path: Path | None
+    seed: int
+    segments: tuple[str, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    engine: str
+    device: str
+    precision: str
+    model_hash: str
+    voice_cached: bool
+    timings: dict[str, float] = field(default_factory=dict)
+    """Seconds: queue_s, voice_s, synthesis_s (voice excluded), total_s, first_audio_ms; `rtf` = synthesis_s / duration."""
+    prompt: dict[str, Any] = field(default_factory=dict)
+    """Decoded clip as used: sha256, duration_s, rate_hz, rms_dbfs, container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """`position` 0 = next."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Finished audio of segment `index`, levelled, with the pause after it already appended."""
+
+    audio: Audio
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    result: SynthesisResult
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    error: AppError
+
+
+Event = Queued | Working | Chunk | Done | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The true state, read from the live worker."""
+
+    state: EngineState
+    detail: str
+    engine: str
+    device: str
+    device_reason: str
+    precision: str
+    model_hash: str
+    components: dict[str, str]
+    memory: dict[str, int]
+    capabilities: Capabilities | None
+    queue: int
+    running: int
+    uptime_s: float
+    worker_pid: int | None
+    warnings: tuple[str, ...] = ()
+
+
+class Ticket(Protocol):
+    """A submitted request. `events` ends after Done or Failed. `cancel` is safe at any time and from any thread."""
+
+    id: str
+
+    def events(self) -> Iterator[Event]: ...
+
+    def result(self, timeout_s: float | None = None) -> SynthesisResult:
+        """Wait; raises the AppError of a failed request, TimedOut after `timeout_s` (and cancels)."""
+        ...
+
+    def cancel(self) -> None: ...
+
+
+class Service(Protocol):
+    """Thread-safe. `submit` refuses at once with TextError, QueueFull or NoEngine; it never blocks on the engine."""
+
+    def start(self) -> None: ...
+
+    def submit(self, request: SynthesisRequest) -> Ticket: ...
+
+    def status(self) -> Status: ...
+
+    def restart(self) -> tuple[Status, Status]:
+        """End the worker process, start a new one, wait until it is ready or failed. Returns (before, after)."""
+        ...
+
+    def unload(self) -> tuple[Status, Status]: ...
+
+    def load(self) -> Status: ...
+
+    def close(self) -> None: ...
