@@ -183,6 +183,8 @@ class Capabilities:
     max_prompt_s: float
     refine: tuple[Refine, ...] = ("off",)
     events: tuple[str, ...] = ()
+    trim_silence: bool = False
+    """True asks the pipeline to cut silence beyond 0.5 s before and 0.8 s after the speech of a segment."""
 
 
 @dataclass(frozen=True, slots=True)

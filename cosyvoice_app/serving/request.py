@@ -47,7 +47,8 @@ class SynthesisResult:
     model_hash: str
     voice_cached: bool
     timings: dict[str, float] = field(default_factory=dict)
-    """Seconds: queue_s, voice_s, synthesis_s (voice excluded), total_s, first_audio_ms; `rtf` = synthesis_s / duration."""
+    """Seconds: queue_s, voice_s, synthesis_s (voice excluded), total_s (from submission). Milliseconds: first_audio_ms, from
+    the start of the run. `rtf` = synthesis_s / duration."""
     prompt: dict[str, Any] = field(default_factory=dict)
     """Decoded clip as used: sha256, duration_s, rate_hz, rms_dbfs, container."""
 
@@ -136,5 +137,9 @@ class Service(Protocol):
     def unload(self) -> tuple[Status, Status]: ...
 
     def load(self) -> Status: ...
+
+    def metrics(self) -> bytes:
+        """Prometheus text."""
+        ...
 
     def close(self) -> None: ...

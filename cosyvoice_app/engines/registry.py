@@ -1,0 +1,114 @@
+"""From the name of an engine to a loaded one. Imports an engine's code only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from cosyvoice_app.engines.base import Engine
+from cosyvoice_app.errors import ConfigError
+from cosyvoice_app.settings import Settings
+from cosyvoice_app.types import OnProgress, ignore_progress
+
+log = logging.getLogger(__name__)
+
+NAMES = ("auto", "lite", "cosyvoice3", "tone")
+DEFAULT_MODEL_DIR = Path("pretrained_models/Fun-CosyVoice3-0.5B")
+_COSYVOICE3_FILES = ("llm.pt", "flow.pt", "hift.pt")
+_COSYVOICE3 = "cosyvoice_app.engines.cosyvoice3.engine"
+
+
+def create(settings: Settings, progress: OnProgress = ignore_progress) -> Engine:
+    """Load the engine that `settings.engine` names. Not warmed up yet.
+
+    Raises ConfigError for a name that means nothing, DeviceError and AssetError as the engine does.
+    """
+    limit_threads(settings.threads)
+    name, why = resolve_name(settings)
+    log.info("engine %s: %s", name, why)
+    if name == "lite":
+        from cosyvoice_app.engines.lite.engine import LiteEngine
+
+        return cast(Engine, LiteEngine.load(settings, progress))
+    if name == "tone":
+        from cosyvoice_app.engines.tone import ToneEngine
+
+        return ToneEngine.load(settings, progress)
+    if name == "cosyvoice3":
+        return _load_class(f"{_COSYVOICE3}:CosyVoice3Engine", settings, progress)
+    return _load_class(name, settings, progress)
+
+
+def resolve_name(settings: Settings) -> tuple[str, str]:
+    """(engine name without "auto", why). Raises ConfigError when the name can't be an engine."""
+    name = settings.engine
+    if name == "auto":
+        return _choose(settings.model_dir)
+    if name == "cosyvoice3" and not _has_cosyvoice3():
+        raise ConfigError(
+            "The cosyvoice3 engine is not in this version yet. Use --engine lite, which needs no model files of yours.",
+            param="engine",
+        )
+    if name not in NAMES and ":" not in name:
+        raise ConfigError(
+            f"--engine is {name!r}; allowed: {', '.join(NAMES)}, or package.module:Class.", param="engine"
+        )
+    return name, "asked for by --engine"
+
+
+def limit_threads(threads: int) -> None:
+    """Hold the CPU maths libraries to `threads` (0 leaves their default, all cores)."""
+    if threads <= 0:
+        return
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+def _choose(model_dir: Path | None) -> tuple[str, str]:
+    folder = model_dir or DEFAULT_MODEL_DIR
+    missing = [name for name in _COSYVOICE3_FILES if not (folder / name).is_file()]
+    if missing:
+        return "lite", f"{folder} does not hold the official files (missing: {', '.join(missing)})"
+    if not _has_cosyvoice3():
+        return "lite", f"{folder} holds the official files, but this version has no cosyvoice3 engine yet"
+    return "cosyvoice3", f"{folder} holds the official files"
+
+
+def _has_cosyvoice3() -> bool:
+    try:
+        return importlib.util.find_spec(_COSYVOICE3) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _load_class(path: str, settings: Settings, progress: OnProgress) -> Engine:
+    """Build `package.module:Class`: by its `load(settings, progress)` when it has one, else by calling the class,
+    with `settings` when the constructor takes something."""
+    module_name, _, class_name = path.partition(":")
+    try:
+        kind: Any = getattr(importlib.import_module(module_name), class_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--engine {path}: there is no module {error.name!r}.", param="engine") from error
+    except AttributeError as error:
+        raise ConfigError(f"--engine {path}: {module_name} has no {class_name!r}.", param="engine") from error
+    if hasattr(kind, "load"):
+        engine = kind.load(settings, progress)
+    else:
+        engine = kind(settings) if inspect.signature(kind).parameters else kind()
+    absent = [name for name in _PARTS if not hasattr(engine, name)]
+    if absent:
+        raise ConfigError(f"--engine {path} is not an engine: it lacks {', '.join(absent)}.", param="engine")
+    return cast(Engine, engine)
+
+
+_PARTS = ("name", "capabilities", "device", "device_reason", "precision", "model_hash", "speaker_encoder",
+          "style_encoder", "acoustic_model", "vocoder", "components", "memory", "warm_up", "close")

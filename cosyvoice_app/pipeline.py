@@ -1,0 +1,218 @@
+"""From a clip and a text to that voice saying it: the whole product on one page.
+
+    text     ──► front end ──► segments            plan()
+    clip     ──► speaker encoder ──► Voice         Pipeline._voice(), cached by content
+    instruct ──► style encoder ──► Style
+    segment + Voice + Style + seed ──► acoustic model ──► vocoder ──► checked audio
+    segments joined, each with the pause after it
+
+`plan` needs no engine and runs where the request arrives, so that bad text is refused before it waits for anything.
+`Pipeline` runs beside the engine. It knows nothing of files, processes or queues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from cosyvoice_app.audio.level import judge, trim_silence
+from cosyvoice_app.engines.base import Engine
+from cosyvoice_app.engines.failure import translate
+from cosyvoice_app.errors import BadAudio, BadInput, Cancelled, EngineFailure
+from cosyvoice_app.text.frontend import prepare
+from cosyvoice_app.text.instruct import parse_instruct
+from cosyvoice_app.types import (
+    SEED_MAX,
+    SEED_MIN,
+    Audio,
+    CancelToken,
+    Capabilities,
+    FloatArray,
+    Intent,
+    NeverCancelled,
+    OnProgress,
+    Progress,
+    PromptClip,
+    Refine,
+    Row,
+    Segment,
+    Style,
+    Utterance,
+    Voice,
+    ignore_progress,
+)
+from cosyvoice_app.voices.cache import VoiceCache
+
+SPEED_MIN, SPEED_MAX = 0.5, 2.0
+
+OnChunk = Callable[[Audio, int], None]
+"""Called with the finished audio of a segment, the pause after it included, and the segment's index."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a loaded engine says of itself; fixed as long as it lives."""
+
+    engine: str
+    device: str
+    device_reason: str
+    precision: str
+    model_hash: str
+    capabilities: Capabilities
+
+    @classmethod
+    def of(cls, engine: Engine) -> EngineFacts:
+        return cls(engine.name, engine.device, engine.device_reason, engine.precision, engine.model_hash,
+                   engine.capabilities)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request with its text prepared: everything the engine's side needs, and nothing it must look up."""
+
+    clip: PromptClip
+    segments: tuple[Segment, ...]
+    intent: Intent
+    seed: int
+    transcript: str = ""
+    speed: float = 1.0
+    refine: Refine = "fast"
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What the pipeline made. Timings in seconds: voice_s, synthesis_s, total_s; first_audio_ms in milliseconds, from
+    the start of the run to the first finished segment; rtf = synthesis_s / duration of the audio."""
+
+    audio: Audio
+    voice_cached: bool
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    timings: dict[str, float]
+
+
+def plan(clip: PromptClip, text: str, *, seed: int, max_chars: int, transcript: str = "", instruct: str = "",
+         speed: float = 1.0, refine: Refine = "fast") -> Job:
+    """Prepare a request. Raises TextError for text that can't be spoken, BadInput for a seed or speed out of range."""
+    if not SEED_MIN <= seed <= SEED_MAX:
+        raise BadInput(f"The seed is {seed}; allowed: {SEED_MIN} to {SEED_MAX}, or blank for a random one.", param="seed")
+    if not SPEED_MIN <= speed <= SPEED_MAX:
+        raise BadInput(f"The speed is {speed:g}; allowed: {SPEED_MIN:g} to {SPEED_MAX:g}.", param="speed")
+    front = prepare(text, max_chars=max_chars)
+    return Job(
+        clip=clip, segments=tuple(front.segments), intent=parse_instruct(instruct.strip()), seed=seed,
+        transcript=transcript.strip(), speed=speed, refine=refine, warnings=(*clip.warnings, *front.warnings),
+    )
+
+
+def segment_seed(seed: int, index: int) -> int:
+    """Seed of one segment: the first 31 bits of SHA-256 of "seed:index", so that neighbours share nothing and
+    a segment sounds the same whichever segments are run together with it."""
+    digest = hashlib.sha256(f"{seed}:{index}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+class Pipeline:
+    """Runs one job at a time on one engine. Holds no state of a request."""
+
+    def __init__(self, engine: Engine, voices: VoiceCache) -> None:
+        self._engine = engine
+        self._voices = voices
+
+    def run(self, job: Job, *, on_progress: OnProgress = ignore_progress, on_chunk: OnChunk | None = None,
+            cancel: CancelToken | None = None) -> Spoken:
+        """Make the audio of `job`. Raises Cancelled, OutOfMemory, BadAudio, EngineFailure or what the encoder says of
+        the clip; a failed job leaves nothing behind."""
+        cancel = cancel or NeverCancelled()
+        started = time.perf_counter()
+        with _engine_errors():
+            voice, cached = self._voice(job, on_progress, cancel)
+            style = self._engine.style_encoder.encode(job.intent, speed=job.speed)
+            voice_s = time.perf_counter() - started
+            utterance = Utterance(job.segments, job.intent, job.seed, job.speed, job.clip.sha256)
+            pieces: list[Audio] = []
+            first_audio_s = 0.0
+            for index in range(len(job.segments)):
+                cancel.check()
+                on_progress(Progress("speaking", index / len(job.segments), f"{index + 1}/{len(job.segments)}"))
+                piece = self._speak(Row(utterance, index, voice, style, segment_seed(job.seed, index)), cancel)
+                first_audio_s = first_audio_s or time.perf_counter() - started
+                if on_chunk is not None:
+                    on_chunk(piece, index)
+                pieces.append(piece)
+            cancel.check()
+        audio = _join(pieces)
+        total_s = time.perf_counter() - started
+        synthesis_s = total_s - voice_s
+        return Spoken(
+            audio=audio, voice_cached=cached, notes=voice.notes, warnings=self._warnings(job, voice, style),
+            timings={"voice_s": voice_s, "synthesis_s": synthesis_s, "total_s": total_s,
+                     "first_audio_ms": 1000.0 * first_audio_s, "rtf": synthesis_s / audio.duration_s},
+        )
+
+    def _voice(self, job: Job, on_progress: OnProgress, cancel: CancelToken) -> tuple[Voice, bool]:
+        encoder = self._engine.speaker_encoder
+        refine = self._refine(job.refine)
+        key = encoder.voice_key(job.clip, transcript=job.transcript, refine=refine)
+        known = self._voices.get(key)
+        if known is not None:
+            return known, True
+        on_progress(Progress("voice", 0.0))
+        voice = encoder.encode(job.clip, transcript=job.transcript, refine=refine, progress=on_progress, cancel=cancel)
+        self._voices.put(key, voice)
+        return voice, False
+
+    def _refine(self, asked: Refine) -> Refine:
+        """`asked`, or the most the engine has when it has no such step."""
+        offered = self._engine.capabilities.refine
+        return asked if asked in offered else offered[-1]
+
+    def _speak(self, row: Row, cancel: CancelToken) -> Audio:
+        features = self._engine.acoustic_model.predict([row], cancel=cancel)
+        (raw,) = self._engine.vocoder.decode(features, [row], cancel=cancel)
+        audio = judge(raw, row.segment, speed=row.utterance.speed * row.utterance.intent.speed)
+        if self._engine.capabilities.trim_silence:
+            audio = trim_silence(audio)
+        last = row.index == len(row.utterance.segments) - 1
+        return audio if last else _with_pause(audio, row.segment.pause_after_ms)
+
+    def _warnings(self, job: Job, voice: Voice, style: Style) -> tuple[str, ...]:
+        warnings = [*job.warnings, *voice.warnings, *style.warnings]
+        if self._engine.capabilities.needs_transcript and not job.transcript:
+            warnings.append("This engine copies a voice more closely with the clip's words. Type what is said in the clip.")
+        return tuple(dict.fromkeys(warnings))
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Everything an engine raises leaves as an error of the product's tree, its cause chained for the log."""
+    try:
+        yield
+    except Cancelled:
+        raise
+    except Exception as error:
+        known = translate(error)
+        if known is error:
+            raise
+        raise known from error
+
+
+def _with_pause(audio: Audio, pause_ms: int) -> Audio:
+    silence: FloatArray = np.zeros(round(pause_ms * audio.rate_hz / 1000), dtype=np.float32)
+    return Audio(np.concatenate([audio.samples, silence]), audio.rate_hz)
+
+
+def _join(pieces: list[Audio]) -> Audio:
+    rates = {piece.rate_hz for piece in pieces}
+    if len(rates) > 1:
+        raise BadAudio(f"The engine changed its sample rate within one text ({', '.join(map(str, sorted(rates)))} Hz). "
+                       "Nothing was saved.")
+    if not pieces:
+        raise EngineFailure("There was no segment to speak.")
+    return Audio(np.concatenate([piece.samples for piece in pieces]), pieces[0].rate_hz)

@@ -1,0 +1,179 @@
+"""The engine worker: a process that owns the device, runs one job at a time and says what it is doing.
+
+Its main thread loads the engine and runs the jobs. A listener thread takes orders and answers questions meanwhile, and
+a third one beats, so that a process that is stuck (and not merely busy) can be told from one that works.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import queue
+import signal
+import threading
+from multiprocessing.connection import Connection
+
+from cosyvoice_app.engines import registry
+from cosyvoice_app.engines.base import Engine
+from cosyvoice_app.engines.failure import is_poisonous, release_memory, translate
+from cosyvoice_app.engines.memory import read_memory
+from cosyvoice_app.errors import AppError, Cancelled, ConfigError
+from cosyvoice_app.pipeline import EngineFacts, Job, Pipeline
+from cosyvoice_app.serving.messages import (
+    AskStatus,
+    Cancel,
+    FromWorker,
+    Heartbeat,
+    JobChunk,
+    JobDone,
+    JobFailed,
+    JobProgress,
+    Loading,
+    LoadFailed,
+    Ready,
+    Report,
+    Run,
+    Shutdown,
+    ToWorker,
+)
+from cosyvoice_app.settings import Settings
+from cosyvoice_app.voices.cache import VoiceCache
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+
+
+class JobCancel:
+    """The cancel token of one job; `set` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def check(self) -> None:
+        if self._event.is_set():
+            raise Cancelled("The request was stopped.")
+
+
+class Worker:
+    def __init__(self, line: Connection, settings: Settings) -> None:
+        self._line = line
+        self._settings = settings
+        self._send_lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._cancels: dict[str, JobCancel] = {}
+        self._engine: Engine | None = None
+
+    def main(self) -> None:
+        threading.Thread(target=self._listen, name="listener", daemon=True).start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        engine = self._load()
+        if engine is None:
+            return
+        self._engine = engine
+        self._send(Ready(EngineFacts.of(engine)))
+        pipeline = Pipeline(engine, VoiceCache())
+        while (order := self._jobs.get()) is not None:
+            if not self._run(pipeline, order.job_id, order.job):
+                return
+        engine.close()
+
+    def _load(self) -> Engine | None:
+        try:
+            engine = registry.create(self._settings, lambda progress: self._send(Loading(progress)))
+            engine.warm_up()
+        except AppError as error:
+            log.error("the engine can't be loaded: %s", error.message)
+            self._send(LoadFailed(error.to_dict()))
+        except ImportError as error:
+            log.exception("the engine can't be loaded")
+            cause = ConfigError(f"The engine needs something that is not installed: {error}.", param="engine")
+            self._send(LoadFailed(cause.to_dict()))
+        except Exception as error:
+            log.exception("the engine can't be loaded")
+            self._send(LoadFailed(translate(error).to_dict()))
+        else:
+            return engine
+        return None
+
+    def _run(self, pipeline: Pipeline, job_id: str, job: Job) -> bool:
+        """Run one job and tell the end of it. False when this process must not go on."""
+        cancel = self._cancels.setdefault(job_id, JobCancel())
+        poisoned = False
+        answer: FromWorker
+        try:
+            spoken = pipeline.run(
+                job, cancel=cancel,
+                on_progress=lambda progress: self._send(JobProgress(job_id, progress)),
+                on_chunk=lambda audio, index: self._send(JobChunk(job_id, audio, index)),
+            )
+            answer = JobDone(job_id, spoken)
+        except Cancelled as error:
+            answer = JobFailed(job_id, error.to_dict())
+        except Exception as error:
+            unforeseen = not isinstance(error, AppError) or error.__cause__ is not None
+            log.error("job %s failed: %s", job_id, error, exc_info=unforeseen)
+            poisoned = is_poisonous(error.__cause__ or error)
+            answer = JobFailed(job_id, translate(error).to_dict(), poisoned)
+        self._cancels.pop(job_id, None)
+        if isinstance(answer, JobFailed):
+            release_memory()  # after the except block: until then the traceback holds the job's tensors
+        self._send(answer)
+        return not poisoned
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                order: ToWorker = self._line.recv()
+            except (EOFError, OSError):
+                os._exit(0)  # the web process is gone; nobody is left to work for
+            match order:
+                case Run():
+                    self._cancels[order.job_id] = JobCancel()
+                    self._jobs.put(order)
+                case Cancel():
+                    token = self._cancels.get(order.job_id)
+                    if token is not None:
+                        token.set()
+                case AskStatus():
+                    self._send(self._report(order.token))
+                case Shutdown():
+                    self._jobs.put(None)
+                    for token in list(self._cancels.values()):
+                        token.set()
+                    if self._engine is None:
+                        os._exit(0)  # loading can't be interrupted politely
+
+    def _report(self, token: int) -> Report:
+        engine = self._engine
+        if engine is None:
+            return Report(token, {}, read_memory())
+        try:
+            return Report(token, engine.components(), engine.memory())
+        except Exception:
+            log.exception("the engine can't say how it is")
+            return Report(token, {}, read_memory())
+
+    def _beat(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(HEARTBEAT_S):
+            self._send(Heartbeat())
+
+    def _send(self, message: FromWorker) -> None:
+        try:
+            with self._send_lock:
+                self._line.send(message)
+        except OSError:
+            os._exit(0)
+
+
+def main(line: Connection, settings: Settings) -> None:
+    """Entry of the spawned process. Ctrl-C is the web process's to handle: it ends this one in good order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s worker: %(message)s")
+    Worker(line, settings).main()
