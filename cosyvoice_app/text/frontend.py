@@ -1,0 +1,74 @@
+"""The text front end: what was typed -> what is spoken, as segments, with a warning for whatever is not spoken as typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cosyvoice_app.errors import TextError
+from cosyvoice_app.text import language, normalize, tags
+from cosyvoice_app.text.chars import has_han, has_speech
+from cosyvoice_app.text.split import SplitLimits, split
+from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment, Text
+
+NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one word in English or Chinese."
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """`segments` in speaking order (at least one); `warnings` quote what was left out or changed."""
+
+    segments: tuple[Segment, ...]
+    warnings: tuple[str, ...]
+
+
+def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimits = SplitLimits()) -> FrontEnd:
+    """Normalise and split `text`. `max_chars` limits what was typed, spaces at the ends not counted; None is no limit.
+
+    Raises TextError when the text is longer than that, or when nothing in it can be spoken.
+    """
+    length = len(text.strip())
+    if max_chars is not None and length > max_chars:
+        raise TextError(f"The text is {length} characters long; the limit is {max_chars}. Shorten it, or speak it in parts.",
+                        param="text")
+    parsed = tags.parse(normalize.clean_typed(text))
+    if not any(has_speech(p) if isinstance(p, str) else isinstance(p, (Pinyin, Arpabet)) for p in parsed.parts):
+        raise TextError(NOTHING_TO_SPEAK, param="text")
+    pieces, warnings = _pieces(parsed.parts)
+    stretches = split(pieces, segment_chars)
+    segments = tuple(Segment(_written(s.pieces), s.pieces, s.pause_after_ms) for s in stretches)
+    if not segments:
+        raise TextError(NOTHING_TO_SPEAK, param="text")
+    return FrontEnd(segments, (*parsed.warnings, *warnings))
+
+
+def _pieces(parts: tuple[tags.Raw, ...]) -> tuple[tuple[Piece, ...], list[str]]:
+    default: Language = "zh" if any(has_han(p) if isinstance(p, str) else isinstance(p, Pinyin) for p in parts) else "en"
+    pieces: list[Piece] = []
+    warnings: list[str] = []
+    for i, part in enumerate(parts):
+        if not isinstance(part, str):
+            pieces.append(part)
+            continue
+        words, said = normalize.to_words(part, _context(parts[:i], -1), _context(parts[i + 1 :], 0))
+        warnings.extend(said)
+        pieces.extend(language.runs(words, default))
+    return tuple(pieces), warnings
+
+
+_CONTEXT_CHARS = 40
+
+
+def _context(parts: tuple[tags.Raw, ...], side: int) -> str:
+    """What stands beside a part, for telling the language: the neighbouring texts, a tag as a word of its language."""
+    out = ""
+    for part in parts if side == 0 else reversed(parts):
+        spoken = part if isinstance(part, str) else "拼" if isinstance(part, Pinyin) else \
+            " word " if isinstance(part, Arpabet) else "\n" if isinstance(part, Pause) else ""
+        out = out + spoken if side == 0 else spoken + out
+        if len(out) >= _CONTEXT_CHARS:
+            break
+    return out[:_CONTEXT_CHARS] if side == 0 else out[-_CONTEXT_CHARS:]
+
+
+def _written(pieces: tuple[Piece, ...]) -> str:
+    return "".join(tags.write(p) for p in pieces)

@@ -1,0 +1,73 @@
+"""The language a stretch of text is read in: Han is Mandarin, Latin is English, and what is neither follows its context.
+
+A number is judged where it stands: by its sentence, and in a mixed sentence by the words beside it. So "我有 3 cats" says
+"three" and "I have 3 个苹果" says 三, whatever the language of the clip or of the rest of the text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cosyvoice_app.text.chars import HAN, LATIN, has_han, has_latin, is_han, is_latin
+from cosyvoice_app.types import Language, Text
+
+_BOUND = re.compile(r'[\n。！？!?；;“”"「」『』《》()（）]|\.(?=\s|$)')
+_WORD = re.compile(rf"[{LATIN}][{LATIN}'-]*|[{HAN}]")
+_LATIN_RUN_LEFT = re.compile(rf"(?:[{LATIN}'-]+[\s,]+)*[{LATIN}'-]+[\s,]*$")
+
+
+def at(text: str, start: int, end: int, default: Language) -> Language:
+    """Language for `text[start:end]`, by what surrounds it. `default` when the whole text has no word of either."""
+    left_bound = 0
+    for match in _BOUND.finditer(text, 0, start):
+        left_bound = match.end()
+    right = _BOUND.search(text, end)
+    right_bound = right.start() if right else len(text)
+    left, right_text = text[left_bound:start], text[end:right_bound]
+    around = left + " " + right_text
+    if not has_han(around) and not has_latin(around):
+        around = text[:start] + " " + text[end:]
+        if not has_han(around) and not has_latin(around):
+            return default
+        left, right_text = text[:start], text[end:]
+    if not has_latin(around):
+        return "zh"
+    if not has_han(around):
+        return "en"
+    return _in_mixed(left, right_text)
+
+
+def _in_mixed(left: str, right: str) -> Language:
+    after = _WORD.search(right)
+    gap = right[: after.start()] if after else ""
+    english_before = _LATIN_RUN_LEFT.search(left)
+    words_before = len(english_before[0].split()) if english_before else 0
+    if after and not gap.strip():
+        if is_han(after[0]):
+            return "zh"
+        if len(after[0]) > 1:
+            return "en"
+    if words_before >= 2:
+        return "en"
+    if english_before and not after:
+        return "zh" if has_han(left) else "en"
+    if left.rstrip() and is_han(left.rstrip()[-1]):
+        return "zh"
+    return "zh" if after is None or is_han(after[0]) or english_before is None else "en"
+
+
+def runs(text: str, default: Language) -> list[Text]:
+    """Cut `text` into stretches of one language, nothing lost. Marks, spaces and other scripts stay with what precedes."""
+    out: list[Text] = []
+    start, current = 0, None
+    for i, char in enumerate(text):
+        language: Language | None = "zh" if is_han(char) else "en" if is_latin(char) else None
+        if language is None or language == current:
+            continue
+        if current is not None:
+            out.append(Text(text[start:i], current))
+            start = i
+        current = language
+    if text[start:]:
+        out.append(Text(text[start:], current or default))
+    return out

@@ -1,0 +1,205 @@
+"""Pronunciation tags, pauses and events: from typed text to pieces, and back to their one canonical spelling.
+
+    [h][ào]  [hao4]  [hào]      one Mandarin syllable       -> Pinyin, written [h][ào]
+    [M][AY0][N]                 one English word            -> Arpabet, one symbol a bracket
+    [pause 0.8s]  [0.8s]        a pause of 0..10 s          -> Pause
+    [breath]  <strong>          what the engine may act out -> Event
+
+A bracket that looks like a tag but isn't one is reported, quoted, and not spoken. Ordinary brackets (`a[0]`, `[注3]`,
+`他[笑]了`, `[the president]`) stay text. Model control tokens (`<|...|>`) are reported and removed.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from cosyvoice_app.text import arpabet, pinyin
+from cosyvoice_app.text.chars import LATIN
+from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Text
+
+POINT_EVENTS: tuple[str, ...] = tuple(
+    "breath noise laughter cough clucking accent quick_breath hissing sigh vocalized-noise lipsmack mn".split()
+)
+SPAN_EVENTS: tuple[str, ...] = ("<strong>", "</strong>", "<laughter>", "</laughter>")
+MAX_PAUSE_MS = 10_000
+DEFAULT_PAUSE_MS = 500
+
+Raw = str | Pinyin | Arpabet | Event | Pause
+
+_CONTROL = re.compile(r"<\|[^<>\n]*?\|>")
+_BRACKET = re.compile(r"\[([^\[\]\n]{0,40})\]")
+_NESTED = re.compile(r"\[[^\[\]\n]{0,20}\[[^\[\]\n]{0,20}\][^\[\]\n]{0,20}\]")
+_SPAN = re.compile("|".join(re.escape(s) for s in SPAN_EVENTS))
+_PAUSE = re.compile(r"(?:pause\s*:?\s*)?(\d{1,4}(?:\.\d{1,3})?)\s*(ms|s)|pause", re.IGNORECASE)
+_TAG_LIKE = re.compile(rf"[{LATIN}\u0300-\u036f][{LATIN}\u0300-\u036f0-9:_-]{{0,15}}|pause\b.*|\d+(?:\.\d+)?\s*[A-Za-z]*s|",
+                       re.IGNORECASE)
+_TONED_TAIL = re.compile(r"[a-zA-Zü]{0,3}[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zA-Zü]{0,3}[0-9]?(?![A-Za-z])")
+_LINK = re.compile(r"\[([^\[\]\n]+)\]\((https?://[^\s()]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """`parts` in order: plain text as typed, and tags. `warnings` quote whatever was taken out."""
+
+    parts: tuple[Raw, ...]
+    warnings: tuple[str, ...]
+
+
+def write(piece: Piece) -> str:
+    """The one spelling of a piece that goes to the tokenizer. A pause has none: it lies between segments."""
+    if isinstance(piece, Text):
+        return piece.text
+    if isinstance(piece, Pinyin):
+        return (f"[{piece.initial}]" if piece.initial else "") + f"[{piece.final}]"
+    if isinstance(piece, Arpabet):
+        return "".join(f"[{symbol}]" for symbol in piece.symbols)
+    if isinstance(piece, Event):
+        return piece.name if piece.name in SPAN_EVENTS else f"[{piece.name}]"
+    return ""
+
+
+def parse(text: str) -> Parsed:
+    """Split typed text into plain text and tags. Never raises; expects (and returns) NFC."""
+    return _Parser(unicodedata.normalize("NFC", text)).run()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.warnings: list[str] = []
+        self.text = _LINK.sub(r"\1 \2", self._without_control_tokens(text))
+        self.parts: list[Raw] = []
+        self.open_spans: list[str] = []
+
+    def run(self) -> Parsed:
+        text, at, plain_from = self.text, 0, 0
+        while at < len(text):
+            if text[at] not in "[]<":
+                at += 1
+                continue
+            end = self._tag_at(at, text[plain_from:at])
+            if end is None:
+                at += 1
+                continue
+            at = plain_from = end
+        self._plain(text[plain_from:])
+        for name in self.open_spans:
+            self.warnings.append(f'"{name}" is never closed; it holds to the end of the text.')
+        return Parsed(tuple(self.parts), tuple(self.warnings))
+
+    def _without_control_tokens(self, text: str) -> str:
+        while match := _CONTROL.search(text):
+            self.warnings.append(f'"{match[0]}" is a control mark of the model, not text; it was left out.')
+            text = text[: match.start()] + " " + text[match.end() :]
+        return text
+
+    def _plain(self, text: str) -> None:
+        if not text:
+            return
+        if self.parts and isinstance(self.parts[-1], str):
+            self.parts[-1] += text
+        else:
+            self.parts.append(text)
+
+    def _tag_at(self, at: int, before: str) -> int | None:
+        """Handle what opens at `at`; `before` is the plain text not yet added. The new position, or None for plain text."""
+        text = self.text
+        if text[at] == "<":
+            span = _SPAN.match(text, at)
+            return self._span(span, before) if span else None
+        if text[at] == "]":
+            self._plain(before)
+            return at + 1
+        if nested := _NESTED.match(text, at):
+            inner = re.sub(r"[\[\]]", "", nested[0])
+            if _TAG_LIKE.fullmatch(inner):
+                self._plain(before)
+                return self._reject(nested[0], nested.end())
+        if not _BRACKET.match(text, at):
+            self._plain(before)
+            self.warnings.append(f'"{text[at : at + 12]}": an opening bracket without its closing one; the bracket was left out.')
+            return at + 1
+        self._plain(before)
+        return self._run_of_brackets(at)
+
+    def _span(self, match: re.Match[str], before: str) -> int:
+        self._plain(before)
+        name = match[0]
+        if not name.startswith("</"):
+            self.open_spans.append(name)
+        elif name.replace("/", "") in self.open_spans:
+            self.open_spans.remove(name.replace("/", ""))
+        else:
+            return self._reject(name, match.end(), "closes nothing")
+        self.parts.append(Event(name))
+        return match.end()
+
+    def _run_of_brackets(self, at: int) -> int:
+        """Brackets that touch each other, from `at` on, read left to right as tags and ordinary brackets."""
+        text = self.text
+        run: list[re.Match[str]] = []
+        end = at
+        while match := _BRACKET.match(text, end):
+            run.append(match)
+            end = match.end()
+        i = 0
+        while i < len(run):
+            i += self._one_tag(run[i:], after_word=i == 0 and at > 0 and bool(re.match(r"[A-Za-z0-9_)]", text[at - 1])))
+            if i < 0:
+                raise AssertionError("a run of brackets must move on")
+        tail = run[-1].end()
+        rejected = self.warnings and self.warnings[-1].startswith(f'"{run[-1][0]}"')
+        if rejected and (toned := _TONED_TAIL.match(text, tail)):
+            self.warnings[-1] = self.warnings[-1].replace(run[-1][0], run[-1][0] + toned[0], 1)
+            return toned.end()
+        return tail
+
+    def _one_tag(self, run: list[re.Match[str]], after_word: bool) -> int:
+        """Read one tag from the head of `run`; how many brackets it took."""
+        names = [match[1] for match in run]
+        head = names[0]
+        if arpabet.is_symbol(head):
+            count = 1
+            while count < len(names) and arpabet.is_symbol(names[count]):
+                count += 1
+            self.parts.append(Arpabet(tuple(names[:count])))
+            return count
+        if pinyin.is_initial(head) and len(names) > 1:
+            if pinyin.is_final(names[1]):
+                self.parts.append(Pinyin(head, names[1]))
+                return 2
+            if re.fullmatch(r"[a-zü]*[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zü]*", names[1]):
+                self._reject(f"[{head}][{names[1]}]", 0)
+                return 2
+        if pinyin.is_final(head) and not (after_word and head.isascii()):
+            self.parts.append(Pinyin("", head))
+            return 1
+        syllable = pinyin.from_syllable(head) if head else None
+        if syllable is not None and not (after_word and head.isascii() and len(head) < 3):
+            self.parts.append(syllable)
+            return 1
+        if head in POINT_EVENTS:
+            self.parts.append(Event(head))
+            return 1
+        pause = _PAUSE.fullmatch(head.strip())
+        if pause:
+            self._pause(pause)
+            return 1
+        if _TAG_LIKE.fullmatch(head.strip()) and not after_word:
+            self._reject(f"[{head}]", 0)
+            return 1
+        self._plain(f" {head} " if re.search(r"[A-Za-z0-9]", head) else head)
+        return 1
+
+    def _pause(self, match: re.Match[str]) -> None:
+        ms = DEFAULT_PAUSE_MS
+        if match[1]:
+            ms = round(float(match[1]) * (1000 if match[2].lower() == "s" else 1))
+        if ms > MAX_PAUSE_MS:
+            self.warnings.append(f'"[{match[0]}]" is longer than the longest pause, {MAX_PAUSE_MS // 1000} s; that was used.')
+        self.parts.append(Pause(min(ms, MAX_PAUSE_MS)))
+
+    def _reject(self, quoted: str, end: int, why: str = "is not a tag this app knows") -> int:
+        self.warnings.append(f'"{quoted}" {why}; it was not spoken.')
+        return end
