@@ -75,7 +75,9 @@ def path(name: str, *, cache: Path | None = None) -> Path:
 
 
 def verify(names: Sequence[str] = DEFAULT_ASSETS, *, cache: Path | None = None) -> list[dict[str, Any]]:
-    """Read every file of `names` and compare with its manifest. One row each: name, ok, state, path. Changes nothing."""
+    """Read every file of `names` and compare with its manifest. One row each: name, ok, state, path. Changes
+    nothing.
+    """
     root = cache_dir(cache)
     rows = []
     for asset in map(_asset, names):

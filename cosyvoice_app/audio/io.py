@@ -1,7 +1,7 @@
 """Decode a clip by what it holds, never by its name, with bounds on everything a file can claim.
 
-The first bytes choose the reader: libsndfile for what it reads, FFmpeg's libraries (PyAV) for the rest. FFmpeg is always told
-the container, because left to guess it also opens playlists, which name further files on this machine.
+The first bytes choose the reader: libsndfile for what it reads, FFmpeg's libraries (PyAV) for the rest. FFmpeg is
+always told the container, because left to guess it also opens playlists, which name further files on this machine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def decode(source: Path | bytes, *, name_hint: str = "", max_bytes: int = MAX_BY
            max_seconds: float = MAX_SECONDS) -> Decoded:
     """Decode a whole clip. Memory is bounded by `max_bytes` and `max_seconds`, whatever the header claims.
 
-    Raises PromptError (not audio, empty, longer than `max_seconds`) or TooLarge; messages show `name_hint`, never a path.
+    Raises PromptError (not audio, empty, longer than `max_seconds`) or TooLarge; messages show `name_hint`, never a
+    path.
     """
     data = _read(source, name_hint, max_bytes)
     container = sniff(data)
@@ -172,7 +173,7 @@ def _open_ffmpeg(data: bytes, container: str) -> _Stream | None:
     import av.error
 
     try:
-        media = av.open(io.BytesIO(data), format=_FFMPEG[container], metadata_errors="replace")
+        media = av.open(io.BytesIO(data), mode="r", format=_FFMPEG[container], metadata_errors="replace")
     except (av.error.FFmpegError, ValueError):
         return None
     if not media.streams.audio:

@@ -1,6 +1,7 @@
 """The prompt doctor: decode a clip, measure it, and accept it, accept it with warnings, or refuse it with numbers.
 
-`load_prompt` is the one door through which every clip passes, whether it comes from the page, the API or the command line.
+`load_prompt` is the one door through which every clip passes, whether it comes from the page, the API or the command
+line.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def prompt_from_samples(samples: npt.ArrayLike, rate_hz: int, *, window_s: tuple
 
 def examine(source: Path | bytes, *, name_hint: str = "", window_s: tuple[float, float] | None = None,
             max_bytes: int = io.MAX_BYTES) -> dict[str, Any]:
-    """The doctor's report as JSON-ready data: {"ok": bool, "error": message or None, ...measures}. Never raises AppError."""
+    """The doctor's report as JSON-ready data: {"ok": bool, "error": message or None, ...measures}. Never raises
+    AppError.
+    """
     try:
         return load_prompt(source, name_hint=name_hint, window_s=window_s, max_bytes=max_bytes).report
     except PromptRefused as refused:
@@ -122,7 +125,9 @@ def _judge(decoded: io.Decoded, window_s: tuple[float, float] | None) -> PromptC
 
 
 def clip_sha256(samples: FloatArray, rate_hz: int) -> str:
-    """SHA-256 over the rate and the float32 little-endian samples: the clip's identity, free of names and containers."""
+    """SHA-256 over the rate and the float32 little-endian samples: the clip's identity, free of names and
+    containers.
+    """
     digest = hashlib.sha256(f"{rate_hz}:".encode())
     digest.update(np.ascontiguousarray(samples, dtype="<f4").tobytes())
     return digest.hexdigest()
@@ -155,7 +160,8 @@ def _refusal(samples: FloatArray, rate_hz: int, activity: Activity, rms_dbfs: fl
         return f"The clip is {duration_s:.1f} s long; {needed}. Record or upload a longer one."
     if duration_s > MAX_S + _SLACK_S:
         window = best_window(activity, samples, rate_hz, MIN_S, MAX_S)
-        report["suggested_window_s"] = [round(window[0], 2), round(window[1], 2)]
+        window = (round(window[0], 1), round(window[1], 1))
+        report["suggested_window_s"] = list(window)
         return (f"The clip is {duration_s:.1f} s long; {needed}. Its best stretch is {window[0]:.1f} to {window[1]:.1f} s: "
                 "use that, or trim the clip yourself.")
     if activity.speech_s < _MIN_SPEECH_S:

@@ -1,8 +1,9 @@
 """Where a clip holds speech, by energy alone: enough to judge a recording, and explainable with its numbers.
 
-Levels are of 20 ms frames every 10 ms. The loud level is their 95th percentile, the floor their 10th. A frame is active above
-floor + 8 dB, kept between 35 and 12 dB under the loud level: the first bound keeps breath and room out of clean clips, the
-second finds speech in clips without a pause, whose 10th percentile is itself speech.
+Levels are of 20 ms frames every 10 ms. The loud level is their 95th percentile, the floor their 10th. A frame is
+active above floor + 8 dB, kept between 35 and 12 dB under the loud level: the first bound keeps breath and room out
+of clean clips, the second finds speech in clips without a pause, whose 10th percentile is itself speech. Never under
+floor + 3 dB, where in very noisy clips everything would be active.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ HOP_S, FRAME_S = 0.010, 0.020
 _ABSOLUTE_FLOOR_DBFS = -60.0
 _MAX_GAP_S, _MIN_BURST_S = 0.20, 0.05
 _MAX_SNR_DB = 80.0
+_DIGITAL_SILENCE_DBFS = -90.0
 # Speech at full level within this much of an end means that the end was cut there.
 _EDGE_S, _EDGE_BELOW_LOUD_DB = 0.03, 20.0
 
@@ -37,11 +39,11 @@ class Activity:
 
 
 def measure(samples: FloatArray, rate_hz: int) -> Activity:
-    """Speech, pauses and noise of float32 mono [n]. `snr_db` is active power over the power of what is left (or the floor)."""
+    """Speech, pauses and noise of float32 mono [n]. `snr_db` is explained at `_snr_db`."""
     level = frame_levels_dbfs(samples, rate_hz)
     duration_s = len(samples) / rate_hz
     loud, floor = float(np.percentile(level, 95)), float(np.percentile(level, 10))
-    threshold = max(min(max(floor + 8.0, loud - 35.0), loud - 12.0), _ABSOLUTE_FLOOR_DBFS)
+    threshold = max(min(max(floor + 8.0, loud - 35.0), loud - 12.0), floor + 3.0, _ABSOLUTE_FLOOR_DBFS)
     raw = level > threshold
     active = _drop_runs(_fill_gaps(raw, round(_MAX_GAP_S / HOP_S)), round(_MIN_BURST_S / HOP_S))
     if not active.any():
@@ -53,7 +55,7 @@ def measure(samples: FloatArray, rate_hz: int) -> Activity:
         active=active,
         level_dbfs=level,
         speech_s=float(active.sum()) * HOP_S,
-        snr_db=_snr_db(level, raw, floor),
+        snr_db=_snr_db(level, raw),
         leading_s=float(where[0]) * HOP_S,
         trailing_s=max(0.0, duration_s - float(where[-1]) * HOP_S - FRAME_S),
         starts_mid_sound=bool(level[:edge].min() > high),
@@ -74,8 +76,8 @@ def frame_levels_dbfs(samples: FloatArray, rate_hz: int) -> npt.NDArray[np.float
 def best_window(activity: Activity, samples: FloatArray, rate_hz: int, min_s: float, max_s: float) -> tuple[float, float]:
     """(start, end) in seconds of the stretch of `min_s` to `max_s` with most speech that begins and ends in a pause.
 
-    Of nearly equal ones (within 5 %) the one with the best active level above its own pauses. When speech has no pauses,
-    the loudest `max_s`.
+    Of nearly equal ones (within 5 %) the one with the best active level above its own pauses. When speech has no
+    pauses, the loudest `max_s`.
     """
     duration_s = len(samples) / rate_hz
     edges = np.flatnonzero(np.diff(np.concatenate(([False], activity.active, [False])).astype(np.int8)))
@@ -105,11 +107,14 @@ def _contrast_db(activity: Activity, a: int, b: int) -> float:
     return float(levels[active].mean() - (levels[~active].mean() if (~active).any() else levels.min()))
 
 
-def _snr_db(level: npt.NDArray[np.float64], active: npt.NDArray[np.bool_], floor_dbfs: float) -> float:
+def _snr_db(level: npt.NDArray[np.float64], active: npt.NDArray[np.bool_]) -> float:
+    """Mean active power over noise power: the lower third of the other frames, free of fading sounds and of digital
+    silence.
+    """
     power = 10.0 ** (level / 10.0)
-    rest = power[~active]
-    # Less than 0.2 s outside speech says little about the noise; the floor is an upper bound for it then.
-    noise = float(rest.mean()) if len(rest) * HOP_S >= 0.2 else 10.0 ** (floor_dbfs / 10.0)
+    rest = power[~active & (level > _DIGITAL_SILENCE_DBFS)]
+    # Less than 0.2 s outside speech says little about the noise; the quietest frames are an upper bound for it then.
+    noise = float(np.percentile(rest, 33) if len(rest) * HOP_S >= 0.2 else np.percentile(power, 5))
     signal = float(power[active].mean()) - noise if active.any() else 0.0
     return float(np.clip(10.0 * np.log10(max(signal, 1e-12) / max(noise, 1e-12)), -20.0, _MAX_SNR_DB))
 

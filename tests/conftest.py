@@ -1,0 +1,59 @@
+"""Fixtures that every test may use. Clips are made once a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import clips as clip_maker
+import pytest
+
+from cosyvoice_app import assets
+from cosyvoice_app.audio.prompt import load_prompt
+from cosyvoice_app.errors import AssetError
+from cosyvoice_app.types import PromptClip
+
+
+@pytest.fixture(scope="session")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of clips made from P0: p.wav, c.mp3, c.m4a, sr_8000.wav, len_2.9.wav, cut.wav and so on."""
+    return clip_maker.make_clips("p0_en.flac", tmp_path_factory.mktemp("clips"))
+
+
+@pytest.fixture(scope="session")
+def p0_wav(clips: Path) -> Path:
+    """P0: English, a man, 6.0 s, 24 kHz mono 16-bit, 0.3 s of silence at both ends; says `clips.P0_TEXT`."""
+    return clips / "p.wav"
+
+
+@pytest.fixture(scope="session")
+def p1_wav(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """P1: Mandarin, a woman, the same form as P0; says `clips.P1_TEXT`."""
+    samples, rate_hz = clip_maker.read("p1_zh.flac")
+    file = tmp_path_factory.mktemp("p1") / "p1.wav"
+    file.write_bytes(clip_maker.wav_bytes(samples, rate_hz))
+    return file
+
+
+@pytest.fixture(scope="session")
+def p0(p0_wav: Path) -> PromptClip:
+    return load_prompt(p0_wav)
+
+
+@pytest.fixture(scope="session")
+def p1(p1_wav: Path) -> PromptClip:
+    return load_prompt(p1_wav)
+
+
+@pytest.fixture(autouse=True)
+def _weights_at_hand(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked `weights` need the lite engine's files; where they were never fetched the test is skipped, with
+    the remedy.
+    """
+    if request.node.get_closest_marker("weights"):
+        for name in assets.DEFAULT_ASSETS:
+            try:
+                assets.path(name)
+            except AssetError as error:
+                pytest.skip(error.message)
+    yield
