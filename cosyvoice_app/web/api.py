@@ -1,0 +1,132 @@
+"""The HTTP API. Routes translate between HTTP and `Service`; they decide nothing about speech."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from cosyvoice_app import __version__
+from cosyvoice_app.audio.prompt import load_prompt
+from cosyvoice_app.serving.metrics import CONTENT_TYPE as METRICS_TYPE
+from cosyvoice_app.serving.request import Service, Status
+from cosyvoice_app.settings import Settings
+from cosyvoice_app.types import PromptClip
+from cosyvoice_app.voices.library import SavedVoice, VoiceLibrary
+from cosyvoice_app.web.answers import streamed, whole
+from cosyvoice_app.web.door import make_request
+from cosyvoice_app.web.schemas import CloneForm, SpeechBody, VoiceForm
+
+
+def build_router(settings: Settings, service: Service, library: VoiceLibrary) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/audio/speech", tags=["speech"], response_class=Response)
+    async def speech(body: SpeechBody, request: Request) -> Response:
+        """Say `input` in a saved voice. Compatible with OpenAI's speech endpoint."""
+        clip, transcript = await run_in_threadpool(library.load, body.voice_id)
+        asked = make_request(
+            clip, body.input, prompt_text=transcript, instruct=body.instructions, instruct_param="instructions",
+            seed=body.seed, speed=body.speed, refine=body.refine, default_refine=settings.refine,
+        )
+        ticket = await run_in_threadpool(service.submit, asked)
+        if body.stream_format is None:
+            return await whole(ticket, request, body.response_format)
+        return await streamed(ticket, asked.seed, body.response_format, sse=body.stream_format == "sse")
+
+    @router.post("/v1/clone", tags=["speech"], response_class=Response)
+    async def clone(form: Annotated[CloneForm, Form()], request: Request) -> Response:
+        """Say `text` in the voice of `file`, once, without saving the voice."""
+        clip = await _read_clip(form)
+        asked = make_request(
+            clip, form.text, prompt_text=form.prompt_text, instruct=form.instruct, seed=form.seed, speed=form.speed,
+            refine=form.refine, default_refine=settings.refine,
+        )
+        ticket = await run_in_threadpool(service.submit, asked)
+        return await whole(ticket, request, form.response_format)
+
+    @router.post("/v1/voices", tags=["voices"], status_code=201)
+    async def add_voice(form: Annotated[VoiceForm, Form()]) -> dict[str, Any]:
+        """Save a voice. The answer's `id` is what `voice` takes in /v1/audio/speech."""
+        clip = await _read_clip(form)
+        saved = await run_in_threadpool(library.add, form.name, clip, form.prompt_text)
+        return {**_voice(saved), "warnings": list(clip.warnings)}
+
+    @router.get("/v1/voices", tags=["voices"])
+    def list_voices() -> dict[str, Any]:
+        return {"object": "list", "data": [_voice(saved) for saved in library.list()]}
+
+    @router.delete("/v1/voices/{voice_id}", tags=["voices"])
+    def delete_voice(voice_id: str) -> dict[str, Any]:
+        library.remove(voice_id)
+        return {"id": voice_id, "object": "voice", "deleted": True}
+
+    @router.get("/v1/models", tags=["engine"])
+    def list_models() -> dict[str, Any]:
+        """The loaded engine, in the form OpenAI clients expect."""
+        return {"object": "list", "data": [{"id": service.status().engine, "object": "model", "owned_by": "local"}]}
+
+    @router.get("/health", tags=["engine"])
+    def health() -> JSONResponse:
+        """200 when ready to speak, 503 otherwise; the body is the same."""
+        status = service.status()
+        return JSONResponse(status_report(status), status_code=200 if status.state == "ready" else 503)
+
+    @router.get("/metrics", tags=["engine"], response_class=Response)
+    def metrics() -> Response:
+        return Response(service.metrics(), headers={"Content-Type": METRICS_TYPE})
+
+    @router.post("/v1/engine/restart", tags=["engine"])
+    def restart() -> dict[str, Any]:
+        before, after = service.restart()
+        return {"before": status_report(before), "after": status_report(after)}
+
+    @router.post("/v1/engine/unload", tags=["engine"])
+    def unload() -> dict[str, Any]:
+        before, after = service.unload()
+        return {"before": status_report(before), "after": status_report(after)}
+
+    @router.post("/v1/engine/load", tags=["engine"])
+    def load() -> dict[str, Any]:
+        return {"after": status_report(service.load())}
+
+    _refuse_the_rest(router)
+    return router
+
+
+async def _read_clip(form: CloneForm | VoiceForm) -> PromptClip:
+    data = await form.file.read()
+    return await run_in_threadpool(load_prompt, data, name_hint=form.file.filename or "")
+
+
+def _voice(saved: SavedVoice) -> dict[str, Any]:
+    return {"object": "voice", **asdict(saved)}
+
+
+def status_report(status: Status) -> dict[str, Any]:
+    return {"status": "ok" if status.state == "ready" else status.state, "version": __version__, **asdict(status)}
+
+
+def _refuse_the_rest(router: APIRouter) -> None:
+    """404 and 405 for what looks like the API, so that such calls don't fall through to the page."""
+    known = list(router.routes)
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+    @router.api_route("/v1/{rest:path}", methods=methods, include_in_schema=False)
+    @router.api_route("/health", methods=methods, include_in_schema=False)
+    @router.api_route("/metrics", methods=methods, include_in_schema=False)
+    async def refuse(request: Request) -> Response:
+        allowed: set[str] = set()
+        for route in known:
+            match, _ = route.matches(request.scope)
+            if match is Match.PARTIAL:
+                allowed |= getattr(route, "methods", None) or set()
+        if allowed:
+            said = ", ".join(sorted(allowed))
+            raise HTTPException(405, f"{request.method} is not allowed here; allowed: {said}.", headers={"Allow": said})
+        raise HTTPException(404, f"There is no {request.url.path} here; /openapi.json lists what there is.")

@@ -1,0 +1,225 @@
+"""What the page's buttons do. One `Desk` serves every visitor; what belongs to a visitor is kept under their session."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from fastapi.concurrency import run_in_threadpool
+
+from cosyvoice_app.audio.encode import encode
+from cosyvoice_app.audio.prompt import examine, load_prompt
+from cosyvoice_app.errors import AppError, BadInput, EngineFailure
+from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
+from cosyvoice_app.serving.request import Done, Failed, Queued, Service, Status, Ticket, Working
+from cosyvoice_app.settings import Settings
+from cosyvoice_app.types import Audio
+from cosyvoice_app.web import page_parts
+from cosyvoice_app.web.answers import report
+from cosyvoice_app.web.door import (
+    INSTRUCT_MAX_CHARS,
+    PROMPT_TEXT_MAX_CHARS,
+    make_request,
+    random_seed,
+    settle_seed,
+    settle_speed,
+)
+from cosyvoice_app.web.follow import follow
+from cosyvoice_app.web.i18n import Lang, error_heading, language_of, say
+
+MB = 1_000_000
+Shown = tuple[Any, Any, Any]
+
+
+def language(request: gr.Request | None) -> Lang:
+    headers = getattr(request, "headers", None)
+    return language_of(headers.get("accept-language") if headers is not None else None)
+
+
+class Desk:
+    def __init__(self, settings: Settings, service: Service) -> None:
+        self.settings = settings
+        self.service = service
+        self._tickets: dict[str, set[Ticket]] = {}
+        self._lock = threading.Lock()
+
+    # one request
+
+    def check_fields(
+        self, clip: str | None, text: str, prompt_text: str, instruct: str, seed: str, speed: float, refine: str,
+        request: gr.Request,
+    ) -> list[dict[str, Any]]:
+        """Runs before the queue: one verdict a field, shown at the field, so that nothing typed is lost."""
+        lang, limit = language(request), self.settings.max_chars
+        count = len((text or "").strip())
+        text_said = say(lang, "need_text", limit=limit) if not count else say(lang, "text_long", count=count, limit=limit)
+
+        def short(value: str, most: int) -> dict[str, Any]:
+            return gr.validate(len(value or "") <= most, say(lang, "instruct_long", count=len(value or ""), limit=most))
+
+        return [
+            gr.validate(bool(clip), say(lang, "need_clip")),
+            gr.validate(0 < count <= limit, text_said),
+            short(prompt_text, PROMPT_TEXT_MAX_CHARS),
+            short(instruct, INSTRUCT_MAX_CHARS),
+            gr.validate(_accepts(settle_seed, seed), say(lang, "bad_seed")),
+            gr.validate(_accepts(settle_speed, speed), say(lang, "bad_speed", low=SPEED_MIN, high=SPEED_MAX)),
+            gr.validate(True, ""),
+        ]
+
+    async def synthesize(
+        self, clip: str | None, text: str, prompt_text: str, instruct: str, seed: str, speed: float, refine: str,
+        request: gr.Request,
+    ) -> AsyncIterator[Shown]:
+        """Say a text in the voice of a clip. Returns the audio file, what was done as JSON, and the same as HTML.
+
+        Args:
+            clip: Audio file with 3-15 seconds of one person speaking.
+            text: What to say, in English or Chinese.
+            prompt_text: The clip's exact words; optional, brings the voice closer.
+            instruct: How to say it, for example "speak gently, slower"; optional.
+            seed: Whole number from 1 to 100000000, or blank for a random one.
+            speed: 1 is as the voice speaks.
+            refine: How far the voice is fitted to the clip: off, fast or full.
+        """
+        lang = language(request)
+        yield None, None, page_parts.progress(None, lang)
+        try:
+            if not clip:
+                raise BadInput("There is no clip: upload an audio file with 3 to 15 s of speech.", param="clip")
+            prompt = await run_in_threadpool(load_prompt, Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes)
+            asked = make_request(
+                prompt, text or "", prompt_text=prompt_text, instruct=instruct, seed=seed, speed=speed, refine=refine,
+                default_refine=self.settings.refine, source="page",
+            )
+            ticket = await run_in_threadpool(self.service.submit, asked)
+            with self._kept(request.session_hash or ticket.id, ticket):
+                async for event in follow(ticket):
+                    if isinstance(event, (Queued, Working)):
+                        yield gr.skip(), gr.skip(), page_parts.progress(event, lang)
+                    elif isinstance(event, Failed):
+                        raise event.error
+                    elif isinstance(event, Done):
+                        made = event.result
+                        html = await run_in_threadpool(page_parts.result, made, self.settings.outputs, lang)
+                        yield str(made.path), report(made), html
+                        return
+            raise EngineFailure("The request ended without a result.")
+        except AppError as error:
+            yield None, None, page_parts.failure(error, lang)
+            # Already shown in place; raised so that API callers get an error and not an empty result.
+            raise gr.Error(error.message, title=error_heading(lang, error.type), visible=False,
+                           print_exception=False) from error
+
+    def stop(self, request: gr.Request) -> None:
+        self._cancel_all(request.session_hash or "")
+
+    def leave(self, request: gr.Request) -> None:
+        """The tab was closed or reloaded."""
+        self._cancel_all(request.session_hash or "")
+
+    @contextmanager
+    def _kept(self, session: str, ticket: Ticket) -> Iterator[None]:
+        with self._lock:
+            self._tickets.setdefault(session, set()).add(ticket)
+        try:
+            yield
+        finally:
+            with self._lock:
+                mine = self._tickets[session]
+                mine.discard(ticket)
+                if not mine:
+                    del self._tickets[session]
+
+    def _cancel_all(self, session: str) -> None:
+        with self._lock:
+            tickets = list(self._tickets.get(session, ()))
+        for ticket in tickets:
+            ticket.cancel()
+
+    # the clip
+
+    @property
+    def _max_bytes(self) -> int:
+        return self.settings.max_upload_mb * MB
+
+    def check_prompt(self, clip: str | None, request: gr.Request) -> tuple[dict[str, Any] | None, str, Any]:
+        """Judge a clip: length, rate, level, noise, and whether it can be used. Returns the report and the same as HTML.
+
+        Args:
+            clip: Audio file with 3-15 seconds of one person speaking.
+        """
+        lang = language(request)
+        found = None
+        if clip:
+            found = examine(Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes)
+        offers_stretch = bool(found and found.get("suggested_window_s"))
+        return found, page_parts.doctor(found, lang), gr.update(visible=offers_stretch)
+
+    def use_stretch(self, clip: str | None, found: dict[str, Any] | None) -> Any:
+        """The best stretch of a clip that is too long, as a new clip."""
+        if not clip or not found or not found.get("suggested_window_s"):
+            return gr.skip()
+        start_s, end_s = found["suggested_window_s"]
+        prompt = load_prompt(Path(clip), window_s=(start_s, end_s), max_bytes=self._max_bytes)
+        handle, path = tempfile.mkstemp(prefix="stretch-", suffix=".wav", dir=Path(clip).parent)
+        with open(handle, "wb") as file:
+            file.write(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
+        return path
+
+    def random_seed(self) -> str:
+        """A random seed from 1 to 100000000."""
+        return str(random_seed())
+
+    # the engine
+
+    def greet(self, request: gr.Request) -> tuple[Any, Any]:
+        """The choices the loaded engine has, and whether to ask again (while it is still loading)."""
+        lang = language(request)
+        capabilities = self.service.status().capabilities
+        if capabilities is None:
+            return gr.skip(), gr.update(active=True)
+        choices = [(say(lang, f"refine_{choice}"), choice) for choice in capabilities.refine]
+        chosen = self.settings.refine if self.settings.refine in capabilities.refine else capabilities.refine[0]
+        return gr.update(choices=choices, value=chosen, visible=len(choices) > 1), gr.update(active=False)
+
+    async def restart(self, request: gr.Request) -> AsyncIterator[str]:
+        """Restart the engine's process; its memory is given back. Returns memory before and after, as HTML."""
+        async for html in self._change("restarting", self.service.restart, request):
+            yield html
+
+    async def unload(self, request: gr.Request) -> AsyncIterator[str]:
+        """End the engine's process until it is loaded again."""
+        async for html in self._change("unloading", self.service.unload, request):
+            yield html
+
+    async def load(self, request: gr.Request) -> AsyncIterator[str]:
+        """Start the engine's process."""
+        async for html in self._change("loading", lambda: (None, self.service.load()), request):
+            yield html
+
+    async def _change(
+        self, doing: str, do: Callable[[], tuple[Status | None, Status]], request: gr.Request
+    ) -> AsyncIterator[str]:
+        lang = language(request)
+        yield page_parts.note(say(lang, doing))
+        try:
+            before, after = await asyncio.to_thread(do)
+        except AppError as error:
+            yield page_parts.failure(error, lang)
+            raise gr.Error(error.message, visible=False, print_exception=False) from error
+        yield page_parts.change(before, after, lang)
+
+
+def _accepts(settle: Callable[[Any], Any], raw: Any) -> bool:
+    try:
+        settle(raw)
+    except BadInput:
+        return False
+    return True

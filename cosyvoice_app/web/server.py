@@ -1,0 +1,91 @@
+"""One FastAPI app: the HTTP API, and the page mounted at `/`. `serve` owns the port and the service's life."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+
+from cosyvoice_app import __version__
+from cosyvoice_app.errors import ConfigError
+from cosyvoice_app.serving.request import Service
+from cosyvoice_app.settings import Settings
+from cosyvoice_app.voices.library import VoiceLibrary
+from cosyvoice_app.web import errors
+from cosyvoice_app.web.api import build_router
+from cosyvoice_app.web.guard import Guard
+
+SHUTDOWN_GRACE_S = 3
+
+
+def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> FastAPI:
+    """The whole web process as one ASGI app. Starts the service with it and ends it with it."""
+    uploads = Path(tempfile.mkdtemp(prefix="cosyvoice-uploads-"))
+
+    @contextlib.asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(service.start)
+        try:
+            yield
+        finally:
+            await run_in_threadpool(service.close)
+            shutil.rmtree(uploads, ignore_errors=True)
+
+    # No /docs: FastAPI's page loads its scripts from another host. /openapi.json and docs/api.md say the same.
+    app = FastAPI(title="Voice cloning", version=__version__, docs_url=None, redoc_url=None, lifespan=life)
+    errors.install(app)
+    app.include_router(build_router(settings, service, library))
+    _mount_page(app, settings, service, uploads)
+    app.add_middleware(Guard, settings=settings)
+    return app
+
+
+def _mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path) -> None:
+    # Gradio reads these when it is imported or builds its first component.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from cosyvoice_app.web.ui import mount_page
+
+    mount_page(app, settings, service)
+
+
+def claim_port(host: str, port: int) -> socket.socket:
+    """Bind before anything else starts. Raises ConfigError naming the port; never takes another one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    if os.name == "posix":  # on Windows this option would let two servers share the port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"Can't listen on {host} port {port}: {error.strerror or error}. "
+            f"Close the program that uses port {port}, or choose another with --port.",
+            param="port",
+        ) from error
+    return listener
+
+
+def serve(settings: Settings, service: Service, library: VoiceLibrary) -> None:
+    """Serve until interrupted. Raises ConfigError when the port is taken."""
+    with contextlib.closing(claim_port(settings.host, settings.port)) as listener:
+        config = uvicorn.Config(
+            build_app(settings, service, library),
+            log_level="warning",
+            timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+            server_header=False,
+        )
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        print(f"Serving on http://{shown}:{settings.port}", flush=True)
+        uvicorn.Server(config).run(sockets=[listener])

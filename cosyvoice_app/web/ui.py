@@ -1,0 +1,196 @@
+"""The page: what is on it, what is wired to what, and how it is mounted. What the buttons do is in `desk.py`."""
+
+from __future__ import annotations
+
+import json
+
+import gradio as gr
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
+
+from cosyvoice_app.errors import ConfigError
+from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
+from cosyvoice_app.serving.request import Service
+from cosyvoice_app.settings import Settings
+from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
+from cosyvoice_app.web import page_parts
+from cosyvoice_app.web.desk import Desk
+from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
+from cosyvoice_app.web.page_style import CSS, head, theme
+
+CACHE_SWEEP_S = 3600
+KEEP_UPLOADS_S = 24 * 3600
+
+EXAMPLES = [
+    ["The rain has stopped. Shall we walk home along the river?", "speak gently, slower"],
+    ["今天的晚霞真好看，我们去江边走走吧。", "温柔一点"],
+    ["Good news: the train is on time, and we have three minutes to spare!", "cheerful"],
+    ["我的 laptop 没电了，可以借用一下你的充电器吗？", ""],
+    ["She [R][EH1][D] the letter twice, then put it away.", ""],
+    ["他的爱[h][ào]是唱歌。", "语速快一点"],
+]
+
+_COUNT_JS = """(text) => { const n = [...(text || "").trim()].length, most = %d;
+  return `<span class="${n > most ? "over" : ""}">${n} / ${most}</span>`; }"""
+_KEEP_JS = "(info) => info && info.seed ? String(info.seed) : ''"
+# Adds the chip's words, or takes them out again when they are already there.
+_CHIP_JS = """(text) => { const zh = (navigator.language || "").toLowerCase().startsWith("zh");
+  const chip = zh ? %s : %s, parts = (text || "").split(/[,，]\\s*/).filter(Boolean);
+  const rest = parts.filter((part) => part !== chip);
+  return (rest.length < parts.length ? rest : [...parts, chip]).join(zh ? "，" : ", "); }"""
+
+
+def translations() -> gr.I18n:
+    tables = {lang: strings(lang) for lang in LANGS}
+    chips = {f"chip_{index}": pair for index, pair in enumerate(INSTRUCT_CHIPS)}
+    for column, lang in enumerate(("zh", "en")):
+        tables[lang] |= {key: pair[column] for key, pair in chips.items()}
+    return gr.I18n(**tables, **{tag: tables["zh"] for tag in ("zh-CN", "zh-TW", "zh-HK", "zh-Hans", "zh-Hant")})
+
+
+def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
+    i18n = translations()
+    with gr.Blocks(
+        title=i18n("title"), analytics_enabled=False, delete_cache=(CACHE_SWEEP_S, KEEP_UPLOADS_S),
+    ) as page:
+        with gr.Column(elem_id="head"):
+            gr.Markdown(i18n("title"), elem_id="title")
+            gr.HTML('<div id="status-line"></div>', elem_id="status")
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=5, min_width=320):
+                with gr.Group(elem_classes="vc-card"):
+                    gr.Markdown(i18n("voice_heading"), elem_classes="vc-heading")
+                    clip = gr.Audio(
+                        label=i18n("clip"), type="filepath", sources=["upload", "microphone"], elem_id="clip",
+                        # What Gradio's trim tool writes: above every engine's need, so trimming costs nothing.
+                        waveform_options=gr.WaveformOptions(sample_rate=48_000, trim_region_color="#4f46e5"),
+                        buttons=[],
+                    )
+                    doctor = gr.HTML(page_parts.note(say("en", "doctor_idle")), elem_id="doctor")
+                    stretch = gr.Button(i18n("use_stretch"), size="sm", visible=False, elem_id="stretch")
+                    found = gr.JSON(visible=False)
+                    prompt_text = gr.Textbox(
+                        label=i18n("transcript"), info=i18n("transcript_info"), placeholder=i18n("transcript_placeholder"),
+                        lines=2, max_lines=5, elem_id="transcript",
+                    )
+                    refine = gr.Radio(
+                        ["off", "fast", "full"], value=settings.refine, label=i18n("refine"), info=i18n("refine_info"),
+                        elem_id="refine", visible=False,
+                    )
+            with gr.Column(scale=6, min_width=320):
+                with gr.Group(elem_classes="vc-card"):
+                    gr.Markdown(i18n("words_heading"), elem_classes="vc-heading")
+                    text = gr.Textbox(
+                        label=i18n("text"), placeholder=i18n("text_placeholder"), info=i18n("text_info"), lines=4,
+                        max_lines=12, elem_id="text", autofocus=True,
+                    )
+                    count = gr.HTML(f"<span>0 / {settings.max_chars}</span>", elem_id="count")
+                    instruct = gr.Textbox(
+                        label=i18n("instruct"), placeholder=i18n("instruct_placeholder"), lines=1, max_lines=4,
+                        elem_id="instruct",
+                    )
+                    with gr.Row(elem_id="chips"):
+                        chips = [gr.Button(i18n(f"chip_{i}"), size="sm") for i in range(len(INSTRUCT_CHIPS))]
+                    with gr.Row(elem_id="seed-row"):
+                        with gr.Column(min_width=220):
+                            seed = gr.Textbox(
+                                label=i18n("seed"), placeholder=i18n("seed_placeholder"), info=i18n("seed_info"),
+                                max_lines=1, elem_id="seed",
+                            )
+                            with gr.Row(elem_id="seed-buttons"):
+                                dice = gr.Button(i18n("dice"), size="sm", elem_id="dice")
+                                keep = gr.Button(i18n("keep"), size="sm", elem_id="keep")
+                        speed = gr.Slider(
+                            SPEED_MIN, SPEED_MAX, value=1.0, step=0.05, label=i18n("speed"), info=i18n("speed_info"),
+                            min_width=220, elem_id="speed",
+                        )
+                    with gr.Row(elem_id="go"):
+                        generate = gr.Button(i18n("generate"), variant="primary", size="lg", elem_id="generate")
+                        stop = gr.Button(i18n("stop"), variant="stop", size="lg", elem_id="stop")
+                with gr.Group(elem_classes="vc-card"):
+                    gr.Markdown(i18n("result_heading"), elem_classes="vc-heading")
+                    # format=None and a path: Gradio hands the very file on, neither re-encoded nor normalised.
+                    audio = gr.Audio(
+                        label=i18n("result"), type="filepath", interactive=False, buttons=["download"], elem_id="result",
+                        waveform_options=gr.WaveformOptions(waveform_progress_color="#4f46e5"),
+                    )
+                    summary = gr.HTML(page_parts.note(say("en", "result_idle")), elem_id="summary")
+                    with gr.Accordion(i18n("details"), open=False):
+                        info = gr.JSON(show_label=False, elem_id="info")
+        with gr.Group(elem_classes="vc-card"):
+            gr.Examples(EXAMPLES, [text, instruct], label=i18n("examples"))
+        with gr.Accordion(i18n("engine_heading"), open=False, elem_classes="vc-card"):
+            gr.Markdown(i18n("engine_info"), elem_classes="vc-note")
+            with gr.Row():
+                restart = gr.Button(i18n("restart"), size="sm", elem_id="restart")
+                unload = gr.Button(i18n("unload"), size="sm", elem_id="unload")
+                load = gr.Button(i18n("load"), size="sm", elem_id="load")
+            engine_note = gr.HTML(elem_id="engine-note")
+
+        quiet = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+        # The service's queue is the queue: Gradio's own never holds a visitor back.
+        free = {"concurrency_limit": None, "show_progress": "hidden"}
+        generate.click(
+            desk.synthesize, [clip, text, prompt_text, instruct, seed, speed, refine], [audio, info, summary],
+            api_name="synthesize", validator=desk.check_fields, trigger_mode="once", **free,
+        )
+        stop.click(desk.stop, **quiet)
+        clip.change(desk.check_prompt, [clip], [found, doctor, stretch], api_name="check_prompt",
+                    trigger_mode="always_last", **free)
+        stretch.click(desk.use_stretch, [clip, found], [clip], **quiet)
+        text.change(None, [text], [count], js=_COUNT_JS % settings.max_chars, api_visibility="private")
+        for button, (zh, en) in zip(chips, INSTRUCT_CHIPS):
+            js = _CHIP_JS % (json.dumps(zh), json.dumps(en))
+            button.click(None, [instruct], [instruct], js=js, api_visibility="private")
+        dice.click(desk.random_seed, None, [seed], api_name="random_seed", queue=False, show_progress="hidden")
+        keep.click(None, [info], [seed], js=_KEEP_JS, api_visibility="private")
+        restart.click(desk.restart, None, [engine_note], api_name="restart", **free)
+        unload.click(desk.unload, None, [engine_note], api_name="unload", **free)
+        load.click(desk.load, None, [engine_note], api_name="load", **free)
+        until_loaded = gr.Timer(2.0, active=True)
+        gr.on([page.load, until_loaded.tick], desk.greet, None, [refine, until_loaded], **quiet)
+        page.unload(desk.leave)
+    page.i18n_instance = i18n
+    return page
+
+
+def mount_page(app: FastAPI, settings: Settings, service: Service) -> None:
+    """Mount the page at `/`. Only what Gradio keeps for its visitors is served: their uploads, and copies of results."""
+    desk = Desk(settings, service)
+    page = build_page(settings, desk)
+
+    @app.get("/page/status", include_in_schema=False)
+    def status(request: Request) -> HTMLResponse:
+        lang = language_of(request.headers.get("accept-language"))
+        return HTMLResponse(page_parts.status_line(service.status(), lang))
+
+    gr.mount_gradio_app(
+        app,
+        page,
+        path="/",
+        server_name=settings.host,
+        server_port=settings.port,
+        auth=_login(settings.login),
+        allowed_paths=[],
+        show_error=True,
+        max_file_size=f"{settings.max_upload_mb}mb",
+        footer_links=["api"],
+        run_history=False,
+        ssr_mode=False,
+        enable_monitoring=False,
+        pwa=False,
+        i18n=page.i18n_instance,
+        mcp_server=True,
+        theme=theme(),
+        css=CSS,
+        head=head(),
+    )
+
+
+def _login(login: str) -> tuple[str, str] | None:
+    if not login:
+        return None
+    user, colon, password = login.partition(":")
+    if not colon or not user or not password:
+        raise ConfigError("--login must be user:password.", param="login")
+    return user, password
