@@ -12,15 +12,13 @@ import json
 import os
 import time
 import uuid
-import wave
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cosyvoice_app import __version__
+from cosyvoice_app.audio.encode import encode
 from cosyvoice_app.errors import AppError
 from cosyvoice_app.pipeline import EngineFacts, Job, Spoken
 from cosyvoice_app.types import Audio, PromptClip
@@ -81,7 +79,7 @@ class OutputStore:
         facts = {"file": "", "created": now.astimezone().isoformat(timespec="seconds"),
                  "duration_s": round(audio.duration_s, 6), "rate_hz": audio.rate_hz, **sidecar}
         try:
-            wav = self._write_temp(lambda path: write_wav(path, audio))
+            wav = self._write_temp(lambda path: write_synced(path, encode(audio, "wav")))
             try:
                 path = self._publish_pair(wav, f"output_{now:%Y%m%d_%H%M%S}", facts)
             finally:
@@ -152,23 +150,6 @@ def _publish_without_links(temporary: Path, final: Path) -> bool:
         return False
     os.replace(temporary, final)
     return True
-
-
-def pcm16(audio: Audio) -> bytes:
-    """Little-endian 16-bit samples; 1.0 becomes 32767, rounded to nearest."""
-    return np.rint(np.clip(audio.samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
-
-
-def write_wav(path: Path, audio: Audio) -> None:
-    """A whole 16-bit mono WAV, on the disk when this returns."""
-    with path.open("wb") as file:
-        with wave.open(file, "wb") as out:
-            out.setnchannels(1)
-            out.setsampwidth(2)
-            out.setframerate(audio.rate_hz)
-            out.writeframes(pcm16(audio))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write_synced(path: Path, data: bytes) -> None:

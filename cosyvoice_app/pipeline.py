@@ -101,7 +101,8 @@ def plan(clip: PromptClip, text: str, *, seed: int, max_chars: int, transcript: 
          speed: float = 1.0, refine: Refine = "fast") -> Job:
     """Prepare a request. Raises TextError for text that can't be spoken, BadInput for a seed or speed out of range."""
     if not SEED_MIN <= seed <= SEED_MAX:
-        raise BadInput(f"The seed is {seed}; allowed: {SEED_MIN} to {SEED_MAX}, or blank for a random one.", param="seed")
+        raise BadInput(f"The seed is {seed}; allowed: {SEED_MIN} to {SEED_MAX}, or blank for a random one.",
+                       param="seed")
     if not SPEED_MIN <= speed <= SPEED_MAX:
         raise BadInput(f"The speed is {speed:g}; allowed: {SPEED_MIN:g} to {SPEED_MAX:g}.", param="speed")
     front = prepare(text, max_chars=max_chars)
@@ -185,7 +186,7 @@ class Pipeline:
     def _warnings(self, job: Job, voice: Voice, style: Style) -> tuple[str, ...]:
         warnings = [*job.warnings, *voice.warnings, *style.warnings]
         if self._engine.capabilities.needs_transcript and not job.transcript:
-            warnings.append("This engine copies a voice more closely with the clip's words. Type what is said in the clip.")
+            warnings.append("This engine copies a voice more closely with the clip's words: type what is said in it.")
         return tuple(dict.fromkeys(warnings))
 
 

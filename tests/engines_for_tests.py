@@ -1,4 +1,4 @@
-"""Engines that misbehave on purpose, for tests of the service. Named to the worker as `tests.engines_for_tests:Class`."""
+"""Engines that misbehave on purpose, for tests of the service. The worker knows them as `engines_for_tests:Class`."""
 
 from __future__ import annotations
 

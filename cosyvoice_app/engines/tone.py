@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cosyvoice_app.engines.base import AcousticModel, SpeakerEncoder, StyleEncoder, Vocoder
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import (
@@ -44,14 +45,14 @@ SEED_SLOW = 9010
 
 
 def _with_one_inf(tone: FloatArray) -> FloatArray:
-    spoiled = tone.copy()
+    spoiled: FloatArray = tone.copy()
     spoiled[len(spoiled) // 2] = np.inf
     return spoiled
 
 
 _FAULTS: dict[int, Callable[[FloatArray], FloatArray]] = {
     9001: lambda tone: np.full_like(tone, np.nan),
-    9002: np.zeros_like,
+    9002: lambda tone: np.zeros_like(tone),
     9003: lambda tone: tone[:0],
     9004: _with_one_inf,
     9005: lambda tone: tone[:5],
@@ -159,15 +160,21 @@ class ToneEngine:
     )
 
     def __init__(self) -> None:
-        self.speaker_encoder = ToneSpeaker()
-        self.style_encoder = ToneStyle()
-        self.acoustic_model = ToneAcoustic(self.sleep_s, self.step_s, self.steps)
-        self.vocoder = ToneVocoder()
+        self.speaker_encoder: SpeakerEncoder = ToneSpeaker()
+        self._style = ToneStyle()
+        self.style_encoder: StyleEncoder = self._style
+        self.acoustic_model: AcousticModel = ToneAcoustic(self.sleep_s, self.step_s, self.steps)
+        self.vocoder: Vocoder = ToneVocoder()
 
     @classmethod
     def load(cls, settings: Settings, progress: OnProgress) -> ToneEngine:
         progress(Progress("loading", 1.0))
         return cls()
+
+    @property
+    def instructs(self) -> tuple[str, ...]:
+        """The instruct texts received, oldest first."""
+        return tuple(self._style.instructs)
 
     def components(self) -> dict[str, str]:
         return dict.fromkeys(("speaker_encoder", "style_encoder", "acoustic_model", "vocoder"), self.device)
@@ -179,4 +186,4 @@ class ToneEngine:
         tone(440.0, 0.1)
 
     def close(self) -> None:
-        self.style_encoder.instructs.clear()
+        self._style.instructs.clear()

@@ -15,7 +15,7 @@ from prometheus_client import (
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-disable_created_metrics()  # a timestamp per series that no one reads, as many lines again
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a timestamp per series that no one reads, as many lines again
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600)
 _FACTORS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 4, 8)

@@ -18,7 +18,7 @@ EngineState = Literal["loading", "ready", "unloaded", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
-    """One request, already judged at the door: the clip is decoded, the seed is settled (`seed_was_random` tells how)."""
+    """One request, judged at the door: the clip is decoded, the seed is settled (`seed_was_random` tells how)."""
 
     clip: PromptClip
     text: str
@@ -47,8 +47,8 @@ class SynthesisResult:
     model_hash: str
     voice_cached: bool
     timings: dict[str, float] = field(default_factory=dict)
-    """Seconds: queue_s, voice_s, synthesis_s (voice excluded), total_s (from submission). Milliseconds: first_audio_ms, from
-    the start of the run. `rtf` = synthesis_s / duration."""
+    """Seconds: queue_s, voice_s, synthesis_s (voice excluded), total_s (from submission). Milliseconds: first_audio_ms,
+    from the start of the run. `rtf` = synthesis_s / duration."""
     prompt: dict[str, Any] = field(default_factory=dict)
     """Decoded clip as used: sha256, duration_s, rate_hz, rms_dbfs, container."""
 

@@ -90,7 +90,8 @@ class EngineService:
 
     def submit(self, request: SynthesisRequest) -> Ticket:
         job = plan(request.clip, request.text, seed=request.seed, max_chars=self._settings.max_chars,
-                   transcript=request.prompt_text, instruct=request.instruct, speed=request.speed, refine=request.refine)
+                   transcript=request.prompt_text, instruct=request.instruct, speed=request.speed,
+                   refine=request.refine)
         ticket = RequestTicket(request, job, self._cancel)
         with self._lock:
             self._refuse_without_engine()
@@ -375,7 +376,8 @@ def _device_warnings(asked: str, facts: EngineFacts | None, report: Report | Non
         return ()
     warnings = []
     if asked != "auto" and not facts.device.startswith(asked):
-        warnings.append(f"--device {asked} was asked for, but the engine runs on {facts.device}: {facts.device_reason}.")
+        warnings.append(f"--device {asked} was asked for, but the engine runs on {facts.device}: "
+                        f"{facts.device_reason}.")
     elsewhere = {name: place for name, place in (report.components if report else {}).items()
                  if place.partition(":")[0] != facts.device.partition(":")[0]}
     if elsewhere:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from cosyvoice_app.errors import AppError, EngineFailure, TimedOut
 from cosyvoice_app.pipeline import EngineFacts
-from cosyvoice_app.serving.messages import FromWorker, Gone, Heartbeat, Loading, LoadFailed, Ready, ToWorker
+from cosyvoice_app.serving.messages import FromWorker, Gone, Heartbeat, LoadFailed, Loading, Ready, ToWorker
 from cosyvoice_app.serving.process import OnMessage, WorkerProcess, describe_exit
 from cosyvoice_app.serving.request import EngineState
 from cosyvoice_app.settings import Settings
@@ -46,7 +46,7 @@ class Limits:
 class Supervisor:
     def __init__(self, settings: Settings, limits: Limits, *, on_message: OnMessage,
                  on_lost: Callable[[AppError], None], on_started: Callable[[str], None]) -> None:
-        """`on_lost` is told why the running request, if any, can't be finished; `on_started` the reason of each start."""
+        """`on_lost` is told why the running request can't be finished; `on_started` the reason of each start."""
         self._settings = settings
         self._limits = limits
         self._on_message = on_message
