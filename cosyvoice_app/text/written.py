@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cosyvoice_app.text import language as lang
 from cosyvoice_app.text import numbers as n
+from cosyvoice_app.text.chars import HAN
 from cosyvoice_app.text.units import CURRENCIES, MAGNITUDES, SYMBOLS, UNITS
 from cosyvoice_app.types import Language
 
@@ -264,7 +265,8 @@ def _address(written: str, which: int) -> str:
 
 
 def _rule(pattern: str, zh: Reader, en: Reader, alone: Language = "zh", flags: int = 0) -> Rule:
-    return Rule(re.compile(pattern, flags), zh, en, alone)
+    # ASCII: a word ends where Han begins, or "Room 302等" would hide its number.
+    return Rule(re.compile(pattern, flags | re.ASCII), zh, en, alone)
 
 
 def _none(_: Match) -> None:
@@ -286,7 +288,7 @@ RULES: tuple[Rule, ...] = (
     _rule(r"\betc\.(?=\s*$|\s+[A-Z])", _none, lambda m: "et cetera.", "en"),
     _rule(r"\b(mrs?|ms|dr|prof|vs|etc|e\.g|i\.e|approx|dept|jr|sr)\.", _none, lambda m: _ABBREVIATIONS[m[1].lower()],
           "en", re.IGNORECASE),
-    _rule(r"(?:(?<=^)|(?<=\n)|(?<=[.。!?！？]\s))(\d{1,3})[.)、．]\s+(?=[^\W\d])",
+    _rule(r"(?:(?<=^)|(?<=\n)|(?<=[.。!?！？]\s))(\d{1,3})[.)、．]\s+(?=[^\s\d])",
           lambda m: n.zh_integer(m[1]) + "，", lambda m: n.en_integer(m[1]) + ", "),
     # Dates and times.
     _rule(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?![\d-])", _zh_date, _en_date),
@@ -334,13 +336,13 @@ RULES: tuple[Rule, ...] = (
     _rule(r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: "第" + n.zh_integer(m[1]), lambda m: n.en_ordinal(m[1]), "en", re.IGNORECASE),
     # Digits inside names: A4, GPT-4, iPhone15, B2C, 5G.
     _rule(r"(?<=[A-Za-z])[-‑]?(\d+)(?![\d.]*\.\d)", _zh_in_name, _en_in_name, "en"),
-    _rule(rf"(?<![\d.A-Za-z])((?:(?<![^\W_])[-−+]|(?<=[于是为到至约了])[-−+])?(?:{_NUM}))", _zh_plain, _en_plain),
+    _rule(rf"(?<![\d.A-Za-z])((?:(?<![A-Za-z\d{HAN}])[-−+]|(?<=[于是为到至约了])[-−+])?(?:{_NUM}))", _zh_plain, _en_plain),
     _rule(r"(\d+)", lambda m: n.zh_digits(m[1]), lambda m: n.en_digits(m[1])),
     # Symbols with a name. A lone sign between two words is read; the others are.
     _rule(r"(?<=\b[CFcf])[#＃]", lambda m: " sharp", lambda m: " sharp", "en"),
     _rule(r"(?<=[A-Za-z])\+\+", lambda m: "加加", lambda m: " plus plus"),
     _rule("|".join(re.escape(s) for s in sorted(SYMBOLS, key=len, reverse=True) if s not in "<>"), _zh_symbol, _en_symbol),
-    _rule(r"(?<=[^\W_])\s?[<>]\s?(?=[^\W_])", lambda m: SYMBOLS[m[0].strip()][0], lambda m: SYMBOLS[m[0].strip()][1]),
+    _rule(rf"(?<=[A-Za-z{HAN}])\s?[<>]\s?(?=[A-Za-z{HAN}])", lambda m: SYMBOLS[m[0].strip()][0], lambda m: SYMBOLS[m[0].strip()][1]),
 )
 
 
