@@ -20,13 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosyvoice_app.engines.lite.fbank import FRAME_SAMPLES, HOP_SAMPLES, Fbank
+from cosyvoice_app.audio.features import FbankConfig, fbank
 from cosyvoice_app.engines.lite.weights import assign_strict, load_tensors
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.nn.conv import Conv1d
 
 EMBEDDING = 192
-MIN_SAMPLES = FRAME_SAMPLES + 2 * HOP_SAMPLES
+RATE_HZ = 16_000
+FBANK = FbankConfig()
+MIN_SAMPLES = FBANK.window_samples(RATE_HZ) + 2 * FBANK.shift_samples(RATE_HZ)
 SEGMENT_FRAMES = 100  # of the halved frame rate: 2 s
 GROWTH = 32
 BOTTLENECK = 128
@@ -170,7 +172,6 @@ class SpeakerNet(nn.Module):
 
     def __init__(self, net: CamPlusPlus) -> None:
         super().__init__()
-        self.fbank = Fbank()
         self.net = net
 
     @staticmethod
@@ -185,7 +186,7 @@ class SpeakerNet(nn.Module):
         """
         if samples.shape[1] < MIN_SAMPLES:
             raise ValueError(f"{samples.shape[1]} samples are too few for a speaker vector; at least {MIN_SAMPLES}")
-        features = self.fbank(samples)
+        features = fbank(samples, RATE_HZ, FBANK)
         embedding = self.net(features - features.mean(1, keepdim=True))
         return F.normalize(embedding, dim=-1)
 
