@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from starlette.routing import Match
 
 from cosyvoice_app import __version__
 from cosyvoice_app.audio.prompt import load_prompt
+from cosyvoice_app.errors import AppError
 from cosyvoice_app.serving.metrics import CONTENT_TYPE as METRICS_TYPE
 from cosyvoice_app.serving.request import Service, Status
 from cosyvoice_app.settings import Settings
@@ -20,6 +23,7 @@ from cosyvoice_app.types import PromptClip
 from cosyvoice_app.voices.library import SavedVoice, VoiceLibrary
 from cosyvoice_app.web.answers import streamed, whole
 from cosyvoice_app.web.door import make_request
+from cosyvoice_app.web.guard import MB
 from cosyvoice_app.web.schemas import CloneForm, SpeechBody, VoiceForm
 
 
@@ -29,12 +33,13 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
     @router.post("/v1/audio/speech", tags=["speech"], response_class=Response)
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Say `input` in a saved voice. Compatible with OpenAI's speech endpoint."""
-        clip, transcript = await run_in_threadpool(library.load, body.voice_id)
-        asked = make_request(
-            clip, body.input, prompt_text=transcript, instruct=body.instructions, instruct_param="instructions",
-            seed=body.seed, speed=body.speed, refine=body.refine, default_refine=settings.refine,
-        )
-        ticket = await run_in_threadpool(service.submit, asked)
+        with _fields_named(text="input", instruct="instructions"):
+            clip, transcript = await run_in_threadpool(library.load, body.voice_id)
+            asked = make_request(
+                clip, body.input, prompt_text=transcript, instruct=body.instructions, seed=body.seed, speed=body.speed,
+                refine=body.refine, default_refine=settings.refine,
+            )
+            ticket = await run_in_threadpool(service.submit, asked)
         if body.stream_format is None:
             return await whole(ticket, request, body.response_format)
         return await streamed(ticket, asked.seed, body.response_format, sse=body.stream_format == "sse")
@@ -42,7 +47,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
     @router.post("/v1/clone", tags=["speech"], response_class=Response)
     async def clone(form: Annotated[CloneForm, Form()], request: Request) -> Response:
         """Say `text` in the voice of `file`, once, without saving the voice."""
-        clip = await _read_clip(form)
+        clip = await _read_clip(form, settings)
         asked = make_request(
             clip, form.text, prompt_text=form.prompt_text, instruct=form.instruct, seed=form.seed, speed=form.speed,
             refine=form.refine, default_refine=settings.refine,
@@ -53,7 +58,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
     @router.post("/v1/voices", tags=["voices"], status_code=201)
     async def add_voice(form: Annotated[VoiceForm, Form()]) -> dict[str, Any]:
         """Save a voice. The answer's `id` is what `voice` takes in /v1/audio/speech."""
-        clip = await _read_clip(form)
+        clip = await _read_clip(form, settings)
         saved = await run_in_threadpool(library.add, form.name, clip, form.prompt_text)
         return {**_voice(saved), "warnings": list(clip.warnings)}
 
@@ -99,9 +104,22 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
     return router
 
 
-async def _read_clip(form: CloneForm | VoiceForm) -> PromptClip:
+async def _read_clip(form: CloneForm | VoiceForm, settings: Settings) -> PromptClip:
     data = await form.file.read()
-    return await run_in_threadpool(load_prompt, data, name_hint=form.file.filename or "")
+    with _fields_named(prompt="file"):
+        return await run_in_threadpool(
+            load_prompt, data, name_hint=form.file.filename or "", max_bytes=settings.max_upload_mb * MB
+        )
+
+
+@contextmanager
+def _fields_named(**names: str) -> Iterator[None]:
+    """Errors name the fields of the inner layers; a caller must see the name of the field that was sent."""
+    try:
+        yield
+    except AppError as error:
+        error.param = names.get(error.param or "", error.param)
+        raise
 
 
 def _voice(saved: SavedVoice) -> dict[str, Any]:

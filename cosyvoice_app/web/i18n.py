@@ -68,7 +68,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "seed": ("Seed", "种子"),
     "seed_placeholder": ("blank = random", "留空 = 随机"),
     "seed_info": ("1–100000000. Same seed, same audio.", "1–100000000，相同种子得到相同音频。"),
-    "dice": ("🎲 New", "🎲 换一个"),
+    "dice": ("Random", "随机"),
     "keep": ("Keep last", "沿用上次"),
     "speed": ("Speed", "语速"),
     "speed_info": ("1 = as the voice speaks", "1 = 原声语速"),

@@ -33,7 +33,8 @@ def theme() -> gr.themes.Base:
         block_title_text_weight="600",
         input_background_fill="#fbfbfe",
         input_background_fill_dark="#12141f",
-        input_border_color="#dcdfea",
+        input_border_width="1px",
+        input_border_color="#dfe2ee",
         input_border_color_dark="#2b2f42",
         button_primary_background_fill="#4f46e5",
         button_primary_background_fill_hover="#4338ca",
@@ -46,10 +47,8 @@ def theme() -> gr.themes.Base:
 CSS = """
 .gradio-container { max-width: 1180px !important; margin: 0 auto !important; padding: 20px 20px 8px !important; }
 .gradio-container .row { gap: 18px; }
-#head { margin-bottom: 2px; }
-#head h1 { font-size: 1.55rem; font-weight: 700; letter-spacing: -0.015em; margin: 0; }
-#head p { color: var(--body-text-color-subdued); margin: 2px 0 0; }
-#status { font-size: .86rem; min-height: 30px; }
+#head { gap: 4px !important; margin-bottom: 4px; }
+#status { font-size: .86rem; min-height: 34px; margin-top: 6px; }
 .vc-status { display: inline-flex; flex-wrap: wrap; align-items: center; gap: 4px 10px; padding: 5px 13px; border-radius: 999px;
   background: var(--vc-card); border: 1px solid var(--vc-line); color: var(--body-text-color-subdued); }
 .vc-status b { color: var(--body-text-color); font-weight: 600; }
@@ -62,8 +61,19 @@ CSS = """
 .vc-card { background: var(--vc-card) !important; border: 1px solid var(--vc-line) !important; border-radius: 16px !important;
   padding: 18px !important; box-shadow: 0 1px 2px rgb(15 18 40 / .04), 0 8px 24px -18px rgb(15 18 40 / .18);
   gap: 14px !important; }
-.vc-card > .styler { background: transparent !important; gap: 14px !important; overflow: visible !important; }
-.vc-card h3 { font-size: .95rem; font-weight: 650; margin: 0; letter-spacing: -0.005em; }
+.vc-heading, .vc-heading * { font-size: 1.02rem !important; font-weight: 650 !important; letter-spacing: -0.005em; }
+.vc-card .vc-heading p { margin: 0; }
+.vc-card .form { background: transparent !important; border: 0 !important; gap: 14px !important; overflow: visible !important;
+  box-shadow: none !important; }
+#title, #title * { font-size: 1.6rem; font-weight: 700; letter-spacing: -0.018em; line-height: 1.25; color: var(--body-text-color); }
+#clip, #result { border: 1px solid var(--vc-line) !important; border-radius: 12px !important; background: var(--vc-soft) !important;
+  overflow: hidden; }
+#clip { border-style: dashed !important; }
+#result .empty { min-height: 76px !important; }
+#text textarea, #transcript textarea, #instruct textarea, #seed textarea, #seed input { border-radius: 10px !important; }
+#examples thead { display: none; }
+#examples td { text-align: left !important; border: 0 !important; }
+#examples .label { font-size: .86rem; color: var(--body-text-color-subdued); }
 .vc-note { font-size: .86rem; color: var(--body-text-color-subdued); line-height: 1.5; }
 .vc-facts { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; }
 .vc-fact { padding: 2px 9px; border-radius: 999px; background: var(--vc-soft); font-size: .82rem; white-space: nowrap; }
@@ -79,16 +89,19 @@ CSS = """
 .vc-bar i { display: block; height: 100%; border-radius: 999px; background: #4f46e5; transition: width .3s; }
 .vc-bar.unknown i { width: 32% !important; animation: vc-slide 1.3s ease-in-out infinite alternate; }
 @keyframes vc-slide { from { margin-left: 0; } to { margin-left: 68%; } }
-#count { text-align: right; font-size: .8rem; color: var(--body-text-color-subdued); margin-top: -8px; min-height: 1.2em;
+#count, #count * { text-align: right; font-size: .8rem; color: var(--body-text-color-subdued);
   font-variant-numeric: tabular-nums; }
-#count .over { color: var(--vc-bad); font-weight: 650; }
+#count { margin-top: -10px; min-height: 1.2em; }
+#count .over { color: var(--vc-bad) !important; font-weight: 650; }
 #chips { gap: 6px !important; flex-wrap: wrap; margin-top: -6px; }
 #chips button { min-width: 0 !important; flex: 0 0 auto !important; padding: 3px 11px !important; font-size: .82rem;
   font-weight: 500; border: 1px solid var(--vc-line); background: var(--vc-soft); border-radius: 999px; }
 #chips button:hover { border-color: #4f46e5; }
-#seed-row { align-items: flex-end; }
+#seed-row { align-items: flex-start; gap: 20px !important; }
 #seed-buttons { gap: 6px !important; flex-wrap: nowrap; }
-#seed-buttons button { min-width: 0 !important; padding: 3px 10px !important; font-size: .82rem; }
+#seed-buttons button { min-width: 0 !important; padding: 3px 12px !important; font-size: .82rem; flex: 0 0 auto !important; }
+#seed-buttons { margin-top: -6px; }
+button.secondary { background: var(--vc-soft); border: 1px solid var(--vc-line); }
 #go { gap: 10px !important; flex-wrap: nowrap; }
 #generate { font-weight: 650; min-height: 46px; }
 #stop { min-height: 46px; flex: 0 0 110px !important; min-width: 0 !important; display: none; }
@@ -99,7 +112,7 @@ footer { opacity: .75; }
 @media (max-width: 640px) {
   .gradio-container { padding: 12px 10px 8px !important; }
   .vc-card { padding: 14px !important; border-radius: 14px !important; }
-  #head h1 { font-size: 1.3rem; }
+  #title, #title * { font-size: 1.35rem; }
 }
 """
 
@@ -120,7 +133,7 @@ _SCRIPT = """
     }
     setTimeout(poll, 2000);
   };
-  addEventListener("DOMContentLoaded", poll);
+  poll();
 })();
 </script>
 """

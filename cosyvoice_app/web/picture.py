@@ -11,7 +11,7 @@ from PIL import Image
 
 from cosyvoice_app.types import Audio
 
-WIDTH, WAVE_HEIGHT, SPECTRUM_HEIGHT, GAP = 720, 72, 112, 6
+WIDTH, WAVE_HEIGHT, SPECTRUM_HEIGHT, GAP = 720, 52, 100, 6
 TOP_HZ = 10_000.0
 FLOOR_DB = -80.0
 WINDOW = 1024

@@ -15,7 +15,7 @@ from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.desk import Desk
-from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
+from cosyvoice_app.web.i18n import LANGS, language_of, strings
 from cosyvoice_app.web.page_style import CSS, head, theme
 
 CACHE_SWEEP_S = 3600
@@ -54,11 +54,12 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
         title=i18n("title"), analytics_enabled=False, delete_cache=(CACHE_SWEEP_S, KEEP_UPLOADS_S),
     ) as page:
         with gr.Column(elem_id="head"):
-            gr.Markdown(i18n("title"), elem_id="title")
+            gr.HTML(i18n("title"), elem_id="title")
+            gr.HTML(i18n("tagline"), elem_classes="vc-note")
             gr.HTML('<div id="status-line"></div>', elem_id="status")
         with gr.Row(equal_height=False):
             with gr.Column(scale=5, min_width=320):
-                with gr.Group(elem_classes="vc-card"):
+                with gr.Column(elem_classes="vc-card"):
                     gr.Markdown(i18n("voice_heading"), elem_classes="vc-heading")
                     clip = gr.Audio(
                         label=i18n("clip"), type="filepath", sources=["upload", "microphone"], elem_id="clip",
@@ -66,7 +67,7 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                         waveform_options=gr.WaveformOptions(sample_rate=48_000, trim_region_color="#4f46e5"),
                         buttons=[],
                     )
-                    doctor = gr.HTML(page_parts.note(say("en", "doctor_idle")), elem_id="doctor")
+                    doctor = gr.HTML(i18n("doctor_idle"), elem_id="doctor", elem_classes="vc-note")
                     stretch = gr.Button(i18n("use_stretch"), size="sm", visible=False, elem_id="stretch")
                     found = gr.JSON(visible=False)
                     prompt_text = gr.Textbox(
@@ -77,8 +78,9 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                         ["off", "fast", "full"], value=settings.refine, label=i18n("refine"), info=i18n("refine_info"),
                         elem_id="refine", visible=False,
                     )
+                examples_place = gr.Column(elem_classes="vc-card", elem_id="examples")
             with gr.Column(scale=6, min_width=320):
-                with gr.Group(elem_classes="vc-card"):
+                with gr.Column(elem_classes="vc-card"):
                     gr.Markdown(i18n("words_heading"), elem_classes="vc-heading")
                     text = gr.Textbox(
                         label=i18n("text"), placeholder=i18n("text_placeholder"), info=i18n("text_info"), lines=4,
@@ -107,18 +109,19 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                     with gr.Row(elem_id="go"):
                         generate = gr.Button(i18n("generate"), variant="primary", size="lg", elem_id="generate")
                         stop = gr.Button(i18n("stop"), variant="stop", size="lg", elem_id="stop")
-                with gr.Group(elem_classes="vc-card"):
+                with gr.Column(elem_classes="vc-card"):
                     gr.Markdown(i18n("result_heading"), elem_classes="vc-heading")
                     # format=None and a path: Gradio hands the very file on, neither re-encoded nor normalised.
                     audio = gr.Audio(
                         label=i18n("result"), type="filepath", interactive=False, buttons=["download"], elem_id="result",
                         waveform_options=gr.WaveformOptions(waveform_progress_color="#4f46e5"),
                     )
-                    summary = gr.HTML(page_parts.note(say("en", "result_idle")), elem_id="summary")
+                    summary = gr.HTML(i18n("result_idle"), elem_id="summary", elem_classes="vc-note")
                     with gr.Accordion(i18n("details"), open=False):
                         info = gr.JSON(show_label=False, elem_id="info")
-        with gr.Group(elem_classes="vc-card"):
-            gr.Examples(EXAMPLES, [text, instruct], label=i18n("examples"))
+        with examples_place:
+            gr.Markdown(i18n("examples"), elem_classes="vc-heading")
+            gr.Examples(EXAMPLES, [text, instruct], label=i18n("examples_hint"))
         with gr.Accordion(i18n("engine_heading"), open=False, elem_classes="vc-card"):
             gr.Markdown(i18n("engine_info"), elem_classes="vc-note")
             with gr.Row():
