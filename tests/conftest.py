@@ -7,6 +7,7 @@ from pathlib import Path
 
 import clips as clip_maker
 import pytest
+from web_server import api, server  # noqa: F401 - fixtures
 
 from cosyvoice_app import assets
 from cosyvoice_app.audio.prompt import load_prompt

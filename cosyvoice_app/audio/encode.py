@@ -38,7 +38,8 @@ def encode(audio: Audio, fmt: str) -> bytes:
     another is resampled to the next higher one. Raises BadInput for other names, listing these.
     """
     if fmt not in CONTENT_TYPES:
-        raise BadInput(f"response_format {fmt!r} is not offered; allowed: {', '.join(FORMATS)}.", param="response_format")
+        raise BadInput(f"response_format {fmt!r} is not offered; allowed: {', '.join(FORMATS)}.",
+                       param="response_format")
     samples, rate_hz = audio.samples, audio.rate_hz
     if fmt == "pcm":
         return to_pcm16(samples).tobytes()
@@ -68,8 +69,8 @@ def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
     """The 44-byte header of 16-bit mono WAV. `data_bytes` None means a stream of unknown length, written as the
     format's largest sizes, which players take as "until the end"."""
     size = 0xFFFFFFFF - 36 if data_bytes is None else data_bytes
-    return struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, rate_hz, rate_hz * 2, 2, 16,
-                       b"data", size)
+    return struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, rate_hz, rate_hz * 2, 2,
+                       16, b"data", size)
 
 
 def _resample(samples: FloatArray, rate_hz: int, to_hz: int) -> FloatArray:

@@ -96,7 +96,7 @@ def _positive(config: object, *names: str) -> None:
             raise ConfigError(f"{name} is {getattr(config, name)}; it must be greater than 0.", param=name)
 
 
-def fbank(samples: Tensor, rate_hz: int, config: FbankConfig = FbankConfig()) -> Tensor:  # noqa: B008 (frozen)
+def fbank(samples: Tensor, rate_hz: int, config: FbankConfig = FbankConfig()) -> Tensor:
     """Log mel energies [B, frames, bins] of `samples` [B, n] at `rate_hz`; equal to Kaldi's with dither 0.
 
     The scale of the samples only shifts the result: Kaldi itself works on 16-bit integers, so add ln(32768) * power
@@ -126,11 +126,11 @@ def log_mel(samples: Tensor, config: LogMelConfig) -> Tensor:
     """Log-mel spectrogram [B, frames, bins] of `samples` [B, n] at `config.rate_hz`."""
     samples = _widened(samples)
     window = torch.hann_window(config.window_samples, periodic=True, device=samples.device, dtype=samples.dtype)
-    spectrum = torch.stft(samples, config.n_fft, config.hop_samples, config.window_samples, window, center=config.centre,
-                          pad_mode="reflect", return_complex=True)
+    spectrum = torch.stft(samples, config.n_fft, config.hop_samples, config.window_samples, window,
+                          center=config.centre, pad_mode="reflect", return_complex=True)
     filter_rate_hz = config.filter_rate_hz or config.rate_hz
-    filters = mel_filters(config.bins, config.n_fft, filter_rate_hz, config.low_hz, config.high_hz or filter_rate_hz / 2,
-                          config.scale, config.slaney_norm, str(samples.device), samples.dtype)
+    filters = mel_filters(config.bins, config.n_fft, filter_rate_hz, config.low_hz,
+                          config.high_hz or filter_rate_hz / 2, config.scale, config.slaney_norm, str(samples.device), samples.dtype)
     mel = _magnitude(spectrum, config.power).transpose(1, 2) @ filters
     floored = mel + config.floor if config.floor_mode == "add" else mel.clamp_min(config.floor)
     return floored.log() if config.log == "ln" else floored.log10()

@@ -210,8 +210,8 @@ def _mix(stream: _Stream, channel: int | None, max_seconds: float,
     limit, frames = int(max_seconds * stream.rate_hz), 0
     for block in stream.blocks:
         if block.shape[1] != stream.channels:
-            raise PromptError(f"The clip{label} changes its number of channels on the way. Save it as a plain wav file.",
-                              param="prompt")
+            raise PromptError(f"The clip{label} changes its number of channels on the way. "
+                              "Save it as a plain wav file.", param="prompt")
         frames += len(block)
         if frames > limit:
             raise PromptError(f"The clip{label} is longer than {max_seconds:.0f} s; 3 to 15 s are needed. "

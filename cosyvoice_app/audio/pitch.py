@@ -42,13 +42,13 @@ class PitchConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.floor_hz < self.ceiling_hz:
-            raise ConfigError(f"Pitch limits are {self.floor_hz:g} to {self.ceiling_hz:g} Hz; the floor must be above 0 "
-                              "and below the ceiling.", param="floor_hz")
+            raise ConfigError(f"Pitch limits are {self.floor_hz:g} to {self.ceiling_hz:g} Hz; the floor must be "
+                              "above 0 and below the ceiling.", param="floor_hz")
         if self.frame_rate_hz <= 0 or self.candidates < 2:
             raise ConfigError("frame_rate_hz must be above 0 and candidates at least 2.", param="frame_rate_hz")
 
 
-def track_f0(samples: FloatArray, rate_hz: int, config: PitchConfig = PitchConfig()) -> FloatArray:  # noqa: B008 (frozen)
+def track_f0(samples: FloatArray, rate_hz: int, config: PitchConfig = PitchConfig()) -> FloatArray:
     """F0 in Hz of mono [n], float32 [frames], 0 where unvoiced. Frame i is centred at (i + 0.5) / frame_rate_hz
     seconds; there are round(n / rate_hz * frame_rate_hz) of them.
     """

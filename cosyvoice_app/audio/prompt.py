@@ -58,14 +58,16 @@ def load_prompt(source: Path | bytes, *, name_hint: str = "", window_s: tuple[fl
     return _judge(decoded, window_s)
 
 
-def prompt_from_samples(samples: npt.ArrayLike, rate_hz: int, *, window_s: tuple[float, float] | None = None) -> PromptClip:
+def prompt_from_samples(samples: npt.ArrayLike, rate_hz: int, *,
+                        window_s: tuple[float, float] | None = None) -> PromptClip:
     """Judge audio that is already in memory: [n] or [n, channels], float in [-1, 1] or any integer type."""
     array = np.asarray(samples)
     if array.ndim not in (1, 2) or array.size == 0:
         raise PromptError(f"There is no audio in the clip: an array of shape {array.shape} was given; "
                           "[samples] or [samples, channels] is needed.", param="prompt")
     if not (np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)):
-        raise PromptError(f"The clip's samples are of type {array.dtype}; integers or floats are needed.", param="prompt")
+        raise PromptError(f"The clip's samples are of type {array.dtype}; integers or floats are needed.",
+                          param="prompt")
     if np.issubdtype(array.dtype, np.integer):
         info = np.iinfo(array.dtype)
         middle = 0 if info.min < 0 else (info.max + 1) // 2
@@ -92,8 +94,8 @@ def _judge(decoded: io.Decoded, window_s: tuple[float, float] | None) -> PromptC
     samples, rate_hz = decoded.samples, decoded.rate_hz
     _refuse_unusable_numbers(samples)
     if rate_hz < MIN_RATE_HZ:
-        raise PromptError(f"The clip has {rate_hz} samples a second; at least {MIN_RATE_HZ} are needed, and {GOOD_RATE_HZ} "
-                          "or more for a good voice. Record it again at a higher rate.", param="prompt")
+        raise PromptError(f"The clip has {rate_hz} samples a second; at least {MIN_RATE_HZ} are needed, and "
+                          f"{GOOD_RATE_HZ} or more for a good voice. Record it again at a higher rate.", param="prompt")
     if window_s is not None:
         samples = _take_window(samples, rate_hz, window_s)
     peak = float(np.abs(samples).max())
@@ -108,7 +110,8 @@ def _judge(decoded: io.Decoded, window_s: tuple[float, float] | None) -> PromptC
         "duration_s": round(len(samples) / rate_hz, 3), "rate_hz": rate_hz, "container": decoded.container,
         "codec": decoded.codec, "channels": decoded.channels, "picked_channel": decoded.picked_channel,
         "truncated": decoded.truncated, "peak": round(peak, 4), "rms_dbfs": round(rms_dbfs, 2),
-        "clipping_share": round(clipped, 6), "snr_db": round(activity.snr_db, 1), "speech_s": round(activity.speech_s, 2),
+        "clipping_share": round(clipped, 6), "snr_db": round(activity.snr_db, 1),
+        "speech_s": round(activity.speech_s, 2),
         "leading_silence_s": round(activity.leading_s, 2), "trailing_silence_s": round(activity.trailing_s, 2),
         "starts_mid_sound": activity.starts_mid_sound, "stops_mid_sound": activity.stops_mid_sound,
         "window_s": list(window_s) if window_s is not None else None, "suggested_window_s": None,
@@ -121,7 +124,8 @@ def _judge(decoded: io.Decoded, window_s: tuple[float, float] | None) -> PromptC
     if refusal:
         report.update(ok=False, error=refusal)
         raise PromptRefused(refusal, report)
-    return PromptClip(samples, rate_hz, report["sha256"], rms_dbfs, decoded.container, tuple(report["warnings"]), report)
+    return PromptClip(samples, rate_hz, report["sha256"], rms_dbfs, decoded.container, tuple(report["warnings"]),
+                      report)
 
 
 def clip_sha256(samples: FloatArray, rate_hz: int) -> str:
@@ -137,7 +141,8 @@ def _refuse_unusable_numbers(samples: FloatArray) -> None:
     broken = int(np.count_nonzero(~np.isfinite(samples)))
     if broken:
         raise PromptError(f"The clip holds {broken} samples that are not finite numbers, of {len(samples)}. "
-                          "The program that saved it made a damaged file; export it again as 16-bit wav.", param="prompt")
+                          "The program that saved it made a damaged file; export it again as 16-bit wav.",
+                          param="prompt")
 
 
 def _take_window(samples: FloatArray, rate_hz: int, window_s: tuple[float, float]) -> FloatArray:
@@ -162,8 +167,8 @@ def _refusal(samples: FloatArray, rate_hz: int, activity: Activity, rms_dbfs: fl
         window = best_window(activity, samples, rate_hz, MIN_S, MAX_S)
         window = (round(window[0], 1), round(window[1], 1))
         report["suggested_window_s"] = list(window)
-        return (f"The clip is {duration_s:.1f} s long; {needed}. Its best stretch is {window[0]:.1f} to {window[1]:.1f} s: "
-                "use that, or trim the clip yourself.")
+        return (f"The clip is {duration_s:.1f} s long; {needed}. Its best stretch is {window[0]:.1f} to "
+                f"{window[1]:.1f} s: use that, or trim the clip yourself.")
     if activity.speech_s < _MIN_SPEECH_S:
         return (f"Only {activity.speech_s:.1f} s of the {duration_s:.1f} s clip sound like speech; {needed}. "
                 "Record it again, closer to the microphone.")
@@ -186,10 +191,11 @@ def _findings(report: dict[str, Any]) -> list[_Finding]:
          f"The clip is distorted: {100 * report['clipping_share']:.1f} % of its samples are cut off at the peak. "
          "Record it with less gain.")
     note("noisy", report["snr_db"] < _GOOD_SNR_DB,
-         f"There is noise under the voice (about {report['snr_db']:.0f} dB below it; {_GOOD_SNR_DB:.0f} dB or more is good). "
-         "The clone will copy some of it.")
+         f"There is noise under the voice (about {report['snr_db']:.0f} dB below it; {_GOOD_SNR_DB:.0f} dB or more is "
+         "good). The clone will copy some of it.")
     note("little_speech", report["speech_s"] < _GOOD_SPEECH_S,
-         f"Only {report['speech_s']:.1f} s of the clip sound like speech; {MIN_S:.0f} s or more give a better likeness.")
+         f"Only {report['speech_s']:.1f} s of the clip sound like speech; {MIN_S:.0f} s or more give a better "
+         "likeness.")
     note("stops_mid_sound", report["stops_mid_sound"],
          "The clip stops in the middle of a sound; leave a short silence at its end.")
     note("starts_mid_sound", report["starts_mid_sound"],

@@ -73,7 +73,8 @@ def frame_levels_dbfs(samples: FloatArray, rate_hz: int) -> npt.NDArray[np.float
     return 10.0 * np.log10(power + 1e-12)
 
 
-def best_window(activity: Activity, samples: FloatArray, rate_hz: int, min_s: float, max_s: float) -> tuple[float, float]:
+def best_window(activity: Activity, samples: FloatArray, rate_hz: int, min_s: float,
+                max_s: float) -> tuple[float, float]:
     """(start, end) in seconds of the stretch of `min_s` to `max_s` with most speech that begins and ends in a pause.
 
     Of nearly equal ones (within 5 %) the one with the best active level above its own pauses. When speech has no
@@ -91,7 +92,8 @@ def best_window(activity: Activity, samples: FloatArray, rate_hz: int, min_s: fl
                 break
             if end_s - start_s >= min_s:
                 a, b = int(start_s / HOP_S), min(int(end_s / HOP_S), len(activity.active))
-                candidates.append((float(spoken[b] - spoken[a]), _contrast_db(activity, a, b), float(start_s), float(end_s)))
+                candidates.append((float(spoken[b] - spoken[a]), _contrast_db(activity, a, b), float(start_s),
+                                   float(end_s)))
     if candidates:
         most = max(c[0] for c in candidates)
         _, _, start, end = max((c for c in candidates if c[0] >= 0.95 * most), key=lambda c: c[1])
