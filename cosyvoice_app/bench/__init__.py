@@ -1,0 +1,23 @@
+"""Measurements. Each prints a table for people and ends with one line of JSON for machines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from cosyvoice_app.bench import latency
+
+_BENCHES = (latency,)
+
+
+def cli(argv: Sequence[str]) -> int:
+    """`bench NAME [options]`."""
+    parser = argparse.ArgumentParser(prog="python -m cosyvoice_app bench", description=__doc__)
+    names = parser.add_subparsers(dest="bench", required=True, metavar="NAME")
+    for bench in _BENCHES:
+        sub = names.add_parser(bench.NAME, help=bench.HELP, description=bench.HELP)
+        bench.add_arguments(sub)
+        sub.set_defaults(run=bench.run)
+    options = parser.parse_args(argv)
+    status: int = options.run(options)
+    return status

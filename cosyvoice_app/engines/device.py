@@ -45,8 +45,8 @@ def _choose(device: str, index: int) -> Device:
     if trouble is None:
         import torch
 
-        name = torch.cuda.get_device_name(index)
-        return Device(f"cuda:{index}", f"{name}, " + ("found" if device == "auto" else f"asked for by --device {device}"))
+        how = "found" if device == "auto" else f"asked for by --device {device}"
+        return Device(f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {how}")
     if device == "auto":
         return Device("cpu", f"no usable GPU: {trouble}")
     raise DeviceError(f"--device {device} can't be used: {trouble}. Use --device cpu, or --device auto to take "
@@ -79,8 +79,9 @@ def _unavailable(torch: Any, visible: str | None) -> str:
         detail = str(error).split("\n")[0].strip().rstrip(".")
     low = detail.lower()
     if "driver" in low and "old" in low:
-        return f"the NVIDIA driver is too old for this PyTorch (built for CUDA {torch.version.cuda}); update it ({detail})"
-    if "found no nvidia driver" in low or not os.path.exists("/proc/driver/nvidia") and os.name == "posix":
+        return (f"the NVIDIA driver is too old for this PyTorch, built for CUDA {torch.version.cuda}; update it "
+                f"({detail})")
+    if "found no nvidia driver" in low or (not os.path.exists("/proc/driver/nvidia") and os.name == "posix"):
         return "no NVIDIA driver is running on this machine"
     if visible is not None:
         return f"no GPU is visible with CUDA_VISIBLE_DEVICES={visible!r} ({detail})"
@@ -90,13 +91,16 @@ def _unavailable(torch: Any, visible: str | None) -> str:
 def _unsupported(torch: Any, index: int) -> str | None:
     """The wheel holds code for some chip generations only; an older or newer chip fails at its first kernel."""
     major, minor = torch.cuda.get_device_capability(index)
-    built = [int(name[3:].rstrip("af")) for name in torch.cuda.get_arch_list() if name.startswith("sm_")]
     own = 10 * major + minor
-    runs = any(code // 10 == major and code <= own for code in built)
-    if not built or runs or any(name.startswith("compute_") for name in torch.cuda.get_arch_list()):
+    built = {kind: [int(name[len(kind):].rstrip("af")) for name in torch.cuda.get_arch_list() if name.startswith(kind)]
+             for kind in ("sm_", "compute_")}
+    ready_made = any(code // 10 == major and code <= own for code in built["sm_"])
+    by_driver = any(code <= own for code in built["compute_"])  # PTX, which the driver compiles for newer chips
+    if ready_made or by_driver or not built["sm_"]:
         return None
-    return (f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, and this PyTorch was built for "
-            f"{', '.join(f'{code // 10}.{code % 10}' for code in built)} only")
+    codes = ", ".join(f"{code // 10}.{code % 10}" for code in built["sm_"])
+    return (f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, and this PyTorch was built "
+            f"for {codes} only")
 
 
 def _check_precision(device: Device, precision: str) -> None:

@@ -14,6 +14,7 @@ import signal
 import threading
 from multiprocessing.connection import Connection
 
+from cosyvoice_app.console import make_safe
 from cosyvoice_app.engines import registry
 from cosyvoice_app.engines.base import Engine
 from cosyvoice_app.engines.failure import is_poisonous, release_memory, translate
@@ -174,6 +175,7 @@ class Worker:
 def main(line: Connection, settings: Settings) -> None:
     """Entry of the spawned process. Ctrl-C is the web process's to handle: it ends this one in good order."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    make_safe()
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s worker: %(message)s")
     Worker(line, settings).main()

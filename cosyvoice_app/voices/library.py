@@ -1,4 +1,4 @@
-"""Saved voices on disk: one folder each, `ID/voice.json` and `ID/clip.wav`. What is kept is the clip, not a model of it.
+"""Saved voices on disk: one folder each, `ID/voice.json` and `ID/clip.wav`. Kept is the clip, not a model of it.
 
 An id is made here, from the name's plain letters and a hash of the content; a name never becomes a path. The clip is
 kept as 32-bit float, so that a saved voice is the very clip that was judged, with the same hash, and fits made of it
@@ -65,8 +65,8 @@ class VoiceLibrary:
         """Keep a voice. The same name, clip and words again are the same voice. Raises BadInput for a bad name."""
         name, prompt_text = _clean_name(name), prompt_text.strip()
         if len(prompt_text) > TRANSCRIPT_MAX_CHARS:
-            raise BadInput(f"The clip's words are {len(prompt_text)} characters long; at most {TRANSCRIPT_MAX_CHARS} are "
-                           "allowed.", param="prompt_text")
+            raise BadInput(f"The clip's words are {len(prompt_text)} characters long; at most {TRANSCRIPT_MAX_CHARS} "
+                           "are allowed.", param="prompt_text")
         voice = SavedVoice(_make_id(name, clip, prompt_text), name, prompt_text, _now(), round(clip.duration_s, 4),
                            clip.rate_hz, clip.sha256)
         final = self.folder / voice.id
@@ -89,15 +89,6 @@ class VoiceLibrary:
                 shutil.rmtree(part, ignore_errors=True)
         return voice
 
-    def list(self) -> list[SavedVoice]:
-        """All voices by name, then age. A folder that holds no readable voice is passed over."""
-        found = []
-        folders = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
-        for folder in folders:
-            if _ID.fullmatch(folder.name) and (folder / "voice.json").is_file():
-                found.append(self.get(folder.name))
-        return sorted(found, key=lambda voice: (voice.name.casefold(), voice.created))
-
     def get(self, voice_id: str) -> SavedVoice:
         """Raises NotFound, naming what there is."""
         note = self._folder(voice_id) / "voice.json"
@@ -106,7 +97,8 @@ class VoiceLibrary:
         except FileNotFoundError:
             raise _not_found(voice_id) from None
         except (OSError, ValueError, TypeError) as error:
-            raise AppError(f"The saved voice {voice_id} can't be read: {error}. Remove it and save it again.") from error
+            raise AppError(f"The saved voice {voice_id} can't be read: {error}. "
+                           "Remove it and save it again.") from error
 
     def load(self, voice_id: str) -> tuple[PromptClip, str]:
         """The clip, judged again like any other, and its words."""
@@ -149,6 +141,15 @@ class VoiceLibrary:
                 judged.append((name, clip, words))
         return [self.add(name, clip, words) for name, clip, words in judged]
 
+    def list(self) -> list[SavedVoice]:
+        """All voices by name, then age. A folder that holds no readable voice is passed over."""
+        found = []
+        folders = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+        for folder in folders:
+            if _ID.fullmatch(folder.name) and (folder / "voice.json").is_file():
+                found.append(self.get(folder.name))
+        return sorted(found, key=lambda voice: (voice.name.casefold(), voice.created))
+
     def _folder(self, voice_id: str) -> Path:
         if not _ID.fullmatch(voice_id):
             raise _not_found(voice_id)
@@ -169,7 +170,8 @@ def _clean_name(name: str) -> str:
     if not cleaned:
         raise BadInput("The voice needs a name.", param="name")
     if len(cleaned) > NAME_MAX_CHARS:
-        raise BadInput(f"The name is {len(cleaned)} characters long; at most {NAME_MAX_CHARS} are allowed.", param="name")
+        raise BadInput(f"The name is {len(cleaned)} characters long; at most {NAME_MAX_CHARS} are allowed.",
+                       param="name")
     return cleaned
 
 
@@ -215,8 +217,8 @@ def _voices_in(archive: zipfile.ZipFile) -> set[str]:
         ids.setdefault(match["id"], set()).add(match["file"])
         total += entry.file_size
     if len(ids) > _ZIP_MAX_VOICES or total > _ZIP_MAX_BYTES:
-        raise TooLarge(f"The zip holds {len(ids)} voices of {total / 1e6:.0f} MB in all; at most {_ZIP_MAX_VOICES} voices "
-                       f"and {_ZIP_MAX_BYTES / 1e6:.0f} MB are taken.", param="file")
+        raise TooLarge(f"The zip holds {len(ids)} voices of {total / 1e6:.0f} MB in all; at most {_ZIP_MAX_VOICES} "
+                       f"voices and {_ZIP_MAX_BYTES / 1e6:.0f} MB are taken.", param="file")
     for voice_id, files in ids.items():
         if len(files) != 2:
             raise BadInput(f"The zip holds only {', '.join(files)} of voice {voice_id}.", param="file")

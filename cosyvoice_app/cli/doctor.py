@@ -1,0 +1,92 @@
+"""`doctor`: what this machine offers the engine, on one screen, for people and for bug reports."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+import psutil
+
+from cosyvoice_app import __version__, assets
+from cosyvoice_app.cli.fields import add_engine_arguments, engine_settings
+from cosyvoice_app.console import print_json
+from cosyvoice_app.engines import registry
+from cosyvoice_app.errors import AppError
+from cosyvoice_app.settings import Settings
+
+NAME = "doctor"
+HELP = "report the machine, the device an engine would take, and the model files"
+
+_PACKAGES = ("torch", "numpy", "soundfile", "av", "gradio", "fastapi")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_engine_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when an engine could start here, 1 when not."""
+    settings = engine_settings(options)
+    report = examine(settings)
+    if options.json:
+        print_json(report)
+    else:
+        _print(report)
+    return 0 if report["ok"] else 1
+
+
+def examine(settings: Settings) -> dict[str, Any]:
+    """JSON-ready. `ok` says whether the engine asked for could start: a usable device, and its files at hand."""
+    report: dict[str, Any] = {
+        "app_version": __version__, "python": platform.python_version(), "system": platform.platform(),
+        "cpus": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total,
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+    report["engine"] = _attempt(lambda: dict(zip(("name", "why"), registry.resolve_name(settings), strict=True)))
+    report["device"] = _attempt(lambda: _device(settings))
+    report["assets"] = [{"name": row["name"], "state": row["state"], "default": row["default"]}
+                        for row in assets.list_assets(cache=settings.cache)]
+    report["ok"] = "error" not in report["engine"] and "error" not in report["device"]
+    return report
+
+
+def _device(settings: Settings) -> dict[str, Any]:
+    try:
+        from cosyvoice_app.engines.device import choose
+
+        chosen = choose(settings.device, settings.precision)
+    except ModuleNotFoundError as error:
+        return {"error": f"{error.name} is not installed"}
+    return {"name": chosen.name, "why": chosen.reason}
+
+
+def _attempt(look: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = look()
+    except AppError as error:
+        return {"error": error.message}
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _print(report: dict[str, Any]) -> None:
+    print(f"app      {report['app_version']}, Python {report['python']}, {report['system']}")
+    print(f"machine  {report['cpus']} CPUs, {report['memory_bytes'] / 2**30:.1f} GiB of memory")
+    print("packages " + ", ".join(f"{name} {version or 'missing'}" for name, version in report["packages"].items()))
+    for part in ("engine", "device"):
+        facts = report[part]
+        said = f"PROBLEM: {facts['error']}" if "error" in facts else f"{facts['name']} ({facts['why']})"
+        print(f"{part:<8} {said}")
+    for row in report["assets"]:
+        print(f"asset    {row['name']}: {row['state']}")
