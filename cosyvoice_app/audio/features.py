@@ -130,7 +130,8 @@ def log_mel(samples: Tensor, config: LogMelConfig) -> Tensor:
                           center=config.centre, pad_mode="reflect", return_complex=True)
     filter_rate_hz = config.filter_rate_hz or config.rate_hz
     filters = mel_filters(config.bins, config.n_fft, filter_rate_hz, config.low_hz,
-                          config.high_hz or filter_rate_hz / 2, config.scale, config.slaney_norm, str(samples.device), samples.dtype)
+                          config.high_hz or filter_rate_hz / 2, config.scale, config.slaney_norm,
+                          str(samples.device), samples.dtype)
     mel = _magnitude(spectrum, config.power).transpose(1, 2) @ filters
     floored = mel + config.floor if config.floor_mode == "add" else mel.clamp_min(config.floor)
     return floored.log() if config.log == "ln" else floored.log10()
