@@ -61,8 +61,8 @@ def split(pieces: tuple[Piece, ...], limits: SplitLimits) -> list[Stretch]:
     """Cut `pieces` into stretches of at most `limits.most` units, whole sentences where they fit. Pauses and line breaks end one."""
     out: list[Stretch] = []
     for block, pause_ms in _blocks(pieces):
-        sentences = [part for sentence in _cut(block, _SENTENCE_END) for part in _fit(sentence, limits)]
-        packed = _pack(sentences, limits)
+        fitting = [part for sentence in sentences(block) for part in _fit(sentence, limits)]
+        packed = _pack(fitting, limits)
         for i, stretch in enumerate(packed):
             last = i == len(packed) - 1
             out.append(Stretch(_trim(stretch), pause_ms if last else _pause_after(stretch)))
@@ -124,6 +124,11 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
 
 def _has_content(pieces: list[Piece]) -> bool:
     return any(not isinstance(p, Text) or any(c.isalpha() for c in p.text) for p in pieces)
+
+
+def sentences(pieces: list[Piece]) -> list[list[Piece]]:
+    """`pieces` cut after every sentence, nothing lost."""
+    return _cut(pieces, _SENTENCE_END)
 
 
 def _cut(pieces: list[Piece], end: re.Pattern[str]) -> list[list[Piece]]:

@@ -169,6 +169,12 @@ class _Parser:
             if pinyin.is_final(names[1]):
                 self.parts.append(Pinyin(head, names[1]))
                 return 2
+            numbered = pinyin.from_syllable(names[1]) if names[1][-1:].isascii() and names[1][-1:].isdigit() else None
+            if numbered is not None and not numbered.initial:
+                joined = pinyin.from_syllable(head + names[1])
+                if joined is not None:
+                    self.parts.append(joined)
+                    return 2
             if re.fullmatch(r"[a-zü]*[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zü]*", names[1]):
                 self._reject(f"[{head}][{names[1]}]", 0)
                 return 2

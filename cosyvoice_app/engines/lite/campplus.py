@@ -157,13 +157,13 @@ class CamPlusPlus(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def forward(self, fbank: Tensor) -> Tensor:
-        x = self.tdnn(self.head(fbank).transpose(1, 2)).relu_().transpose(1, 2).contiguous()
+    def forward(self, features: Tensor) -> Tensor:
+        x = self.tdnn(self.head(features).transpose(1, 2)).relu_().transpose(1, 2).contiguous()
         for block, transit in zip(self.blocks, self.transits, strict=True):
             x = transit(block(x))
         x = x.relu_()
-        variance, mean = torch.var_mean(x, dim=1, correction=1)
-        out: Tensor = self.dense(torch.cat((mean, variance.sqrt()), -1))
+        deviation, mean = torch.std_mean(x, dim=1, correction=1)  # its gradient at 0 is 0, unlike a root's
+        out: Tensor = self.dense(torch.cat((mean, deviation), -1))
         return out
 
 

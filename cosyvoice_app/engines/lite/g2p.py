@@ -1,0 +1,215 @@
+"""A segment -> the symbols Kokoro's text encoder reads. Mandarin and American English, mixed in one sentence, tags exact.
+
+    Segment ──► sentences ──► tokens (words, syllable runs, marks) ──► symbols, with the place of every word
+
+Nothing is lost silently: what can't be read is quoted in a warning, and a segment with nothing readable raises TextError.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from cosyvoice_app.engines.lite import g2p_zh
+from cosyvoice_app.engines.lite.g2p_en import Context, EnglishLexicon, first_sound_is_vowel
+from cosyvoice_app.engines.lite.g2p_symbols import MARKS, OPENING_MARKS, SYMBOLS, from_arpabet
+from cosyvoice_app.errors import TextError
+from cosyvoice_app.text.chars import HAN, HANGUL, KANA, LATIN
+from cosyvoice_app.text.split import sentences
+from cosyvoice_app.text.tags import write
+from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Segment, Text
+
+
+@dataclass(frozen=True, slots=True)
+class G2PPaths:
+    """Files of the English lexicons (JSON) and of the letter-to-sound network (npz)."""
+
+    gold: Path
+    silver: Path
+    oov: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Phonemes:
+    """`symbols` for the text encoder; `words` = (as written, start, end) in `symbols`; `warnings` quote what isn't spoken."""
+
+    symbols: str
+    words: tuple[tuple[str, int, int], ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    surface: str
+    symbols: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    symbol: str
+
+
+@dataclass(frozen=True, slots=True)
+class _English:
+    surface: str
+
+
+_Token = _Word | _Mark | _English | Pinyin | str
+"""A `str` is a run of Han characters."""
+
+_TOKEN = re.compile(
+    rf"(?P<han>[{HAN}]+)|(?P<en>[{LATIN}]+(?:['][{LATIN}]+)*'?)|(?P<mark>\.{{2,}}|…+|—+|[–,.!?;:()\"“”‘’，。！？；：、（）「」『』《》〈〉【】〔〕«»])"
+    rf"|(?P<space>[\s'·～~·-]+)|(?P<other>[^\s])")
+_JAPANESE = re.compile(f"[{KANA}]")
+_KOREAN = re.compile(f"[{HANGUL}]")
+
+
+class LiteG2P:
+    """Callable and thread-safe. The lexicons are read once, when the first English word comes."""
+
+    def __init__(self, paths: G2PPaths) -> None:
+        self._paths = paths
+
+    @cached_property
+    def _english(self) -> EnglishLexicon:
+        return EnglishLexicon(self._paths.gold, self._paths.silver, self._paths.oov)
+
+    def __call__(self, segment: Segment) -> Phonemes:
+        """Symbols of one segment. Raises TextError when nothing in it can be read."""
+        warnings: list[str] = []
+        tokens: list[_Token] = []
+        for sentence in sentences(list(segment.pieces)):
+            notice = _unsupported(sentence)
+            if notice:
+                warnings.append(notice)
+            else:
+                tokens += _tokens(sentence, warnings)
+        words = self._speak(tokens, warnings)
+        symbols, spans = _join(words)
+        if not spans:
+            raise TextError(warnings[0] if warnings else f'Nothing in "{segment.text}" can be spoken.', param="text")
+        return Phonemes(symbols, spans, tuple(dict.fromkeys(warnings)))
+
+    def _speak(self, tokens: list[_Token], warnings: list[str]) -> list[_Word | _Mark]:
+        read: list[_Word | _Mark | _English] = []
+        run: list[str | Pinyin] = []
+
+        def close_run() -> None:
+            if run:
+                spoken, unknown = g2p_zh.phrase(run)
+                read.extend(_Word(w.surface, w.symbols) for w in spoken)
+                if unknown:
+                    warnings.append(f'No reading is known for "{unknown}"; it was not spoken.')
+                run.clear()
+
+        for token in tokens:
+            if isinstance(token, (str, Pinyin)):
+                run.append(token)
+            else:
+                close_run()
+                read.append(token)
+        close_run()
+        return self._speak_english(read)
+
+    def _speak_english(self, read: list[_Word | _Mark | _English]) -> list[_Word | _Mark]:
+        """Right to left, because weak forms depend on the sound that follows."""
+        out: list[_Word | _Mark] = []
+        vowel: bool | None = None
+        following = ""
+        for i in range(len(read) - 1, -1, -1):
+            token = read[i]
+            if isinstance(token, _English):
+                before = read[i - 1] if i else None
+                previous = before.surface.lower() if isinstance(before, _English) else ""
+                symbols = self._english.word(token.surface, Context(vowel, previous, following))
+                following = token.surface.lower()
+                token = _Word(token.surface, symbols)
+            else:
+                following = ""
+            out.append(token)
+            if isinstance(token, _Mark):
+                vowel = None if token.symbol in ";:,.!?—…" else vowel
+            else:
+                vowel = first_sound_is_vowel(token.symbols)
+        out.reverse()
+        return out
+
+
+def _unsupported(sentence: list[Piece]) -> str:
+    """Why a sentence can't be read, or nothing. One kana in a Chinese sentence (の) doesn't make it Japanese."""
+    text = "".join(write(p) for p in sentence)
+    if _KOREAN.search(text):
+        return f'Korean is not supported by this engine: "{text.strip()}" was not spoken.'
+    kana = _JAPANESE.findall(text)
+    if len(kana) > 1 or kana and kana[0] not in "のノ":
+        return f'Japanese is not supported by this engine: "{text.strip()}" was not spoken.'
+    return ""
+
+
+def _tokens(sentence: list[Piece], warnings: list[str]) -> list[_Token]:
+    out: list[_Token] = []
+    for piece in sentence:
+        if isinstance(piece, Text):
+            out += _text_tokens(piece.text, warnings)
+        elif isinstance(piece, Pinyin):
+            out.append(piece)
+        elif isinstance(piece, Arpabet):
+            out.append(_Word(write(piece), from_arpabet(piece.symbols)))
+        elif isinstance(piece, Event):
+            warnings.append(f'This engine has no "{write(piece)}"; it was left out.')
+        elif isinstance(piece, Pause):
+            continue
+    return out
+
+
+def _text_tokens(text: str, warnings: list[str]) -> list[_Token]:
+    out: list[_Token] = []
+    lost: list[str] = []
+    for match in _TOKEN.finditer(text):
+        kind, found = match.lastgroup, match[0]
+        if kind == "han":
+            out.append(found)
+        elif kind == "en":
+            out.append(_English(found))
+        elif kind == "mark":
+            out.append(_Mark(_mark(text, match)))
+        elif kind == "other":
+            lost.append(found)
+    if lost:
+        warnings.append(f'This engine reads Chinese and English only; "{"".join(lost)}" was not spoken.')
+    return out
+
+
+def _mark(text: str, match: re.Match[str]) -> str:
+    found = match[0]
+    if len(found) > 1:
+        return "…" if found[0] in ".…" else "—"
+    if found == '"':
+        return "”" if match.start() and not text[match.start() - 1].isspace() else "“"
+    return MARKS[found]
+
+
+def _join(words: list[_Word | _Mark]) -> tuple[str, tuple[tuple[str, int, int], ...]]:
+    """Words with one space between; a mark clings to the word before it, an opening one to the word after."""
+    symbols, spans = "", []
+    glue = True
+    for word in words:
+        if isinstance(word, _Mark):
+            mark = word.symbol
+            if mark in OPENING_MARKS:
+                symbols += ("" if glue else " ") + mark
+                glue = True
+            elif symbols and not symbols.endswith(mark) and not (glue and mark not in "”)"):
+                symbols += mark
+                glue = False
+            continue
+        said = "".join(c for c in word.symbols if c in SYMBOLS)
+        if not said:
+            continue
+        symbols += "" if glue else " "
+        spans.append((word.surface, len(symbols), len(symbols) + len(said)))
+        symbols += said
+        glue = False
+    return symbols.strip(), tuple(spans)
