@@ -20,6 +20,10 @@ class QuickTone(ToneEngine):
     steps = 40
 
 
+class NotAnEngine:
+    """Has none of the parts."""
+
+
 class SlowToLoad(QuickTone):
     """Takes a second to load and half a second to warm up."""
 

@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 from cosyvoice_app.console import make_safe
 from cosyvoice_app.engines import registry
 from cosyvoice_app.engines.base import Engine
-from cosyvoice_app.engines.failure import is_poisonous, release_memory, translate
+from cosyvoice_app.engines.failure import is_out_of_memory, is_poisonous, release_memory, translate
 from cosyvoice_app.engines.memory import read_memory
-from cosyvoice_app.errors import AppError, Cancelled, ConfigError
+from cosyvoice_app.errors import AppError, Cancelled, ConfigError, EngineFailure, OutOfMemory
 from cosyvoice_app.pipeline import EngineFacts, Job, Pipeline
 from cosyvoice_app.serving.messages import (
     AskStatus,
@@ -96,7 +96,7 @@ class Worker:
             self._send(LoadFailed(cause.to_dict()))
         except Exception as error:
             log.exception("the engine can't be loaded")
-            self._send(LoadFailed(translate(error).to_dict()))
+            self._send(LoadFailed(_load_error(error).to_dict()))
         else:
             return engine
         return None
@@ -170,6 +170,14 @@ class Worker:
                 self._line.send(message)
         except OSError:
             os._exit(0)
+
+
+def _load_error(error: Exception) -> AppError:
+    if is_out_of_memory(error):
+        return OutOfMemory("There is not enough memory to load the model. Close other programs that use the device, or "
+                           "start with --device cpu or a smaller --precision.")
+    return EngineFailure(f"The engine failed while loading ({type(error).__name__}: {error}). "
+                         "The engine's log has the details.")
 
 
 def main(line: Connection, settings: Settings) -> None:
