@@ -1,0 +1,206 @@
+"""Text features, F0, energy and a style in; a waveform out: the iSTFTNet decoder of StyleTTS 2 (arXiv:2306.07691).
+
+Everything is time-major [B, T, C]. Frame rates: text features 40 a second, F0 and energy 80, the generator's two stages
+800 and 4800, the inverse STFT 24 000. The harmonic source's noise comes from the caller's generator: no global state.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cosyvoice_app.engines.lite.blocks import AdaINBlock, length_mask
+from cosyvoice_app.engines.lite.config import LiteConfig
+from cosyvoice_app.nn.adain import AdaIN, snake
+from cosyvoice_app.nn.conv import Conv1d, StridedConv1d, TransposedConv1d
+
+SINE_AMPLITUDE = 0.1
+VOICED_NOISE = 0.003
+VOICED_ABOVE_HZ = 10.0
+
+
+class ResBlock(nn.Module):
+    """Three rounds of (AdaIN, snake, dilated conv, AdaIN, snake, conv) with a residual each."""
+
+    def __init__(self, channels: int, kernel: int, dilations: tuple[int, ...], style: int) -> None:
+        super().__init__()
+        n = len(dilations)
+        self.convs1 = nn.ModuleList(Conv1d(channels, channels, kernel, dilation=d) for d in dilations)
+        self.convs2 = nn.ModuleList(Conv1d(channels, channels, kernel) for _ in dilations)
+        self.adain1 = nn.ModuleList(AdaIN(style, channels) for _ in range(n))
+        self.adain2 = nn.ModuleList(AdaIN(style, channels) for _ in range(n))
+        self.alpha1 = nn.ParameterList(nn.Parameter(torch.ones(1, channels, 1)) for _ in range(n))
+        self.alpha2 = nn.ParameterList(nn.Parameter(torch.ones(1, channels, 1)) for _ in range(n))
+
+    def forward(self, x: Tensor, style: Tensor, mask: Tensor | None = None) -> Tensor:
+        for i in range(len(self.convs1)):
+            y = snake(self.adain1[i](x, style, mask), self.alpha1[i].flatten())
+            y = self.convs1[i](y)
+            y = snake(self.adain2[i](y if mask is None else y * mask, style, mask), self.alpha2[i].flatten())
+            y = self.convs2[i](y)
+            x = x + (y if mask is None else y * mask)
+        return x
+
+
+class HarmonicSource(nn.Module):
+    """F0 [B, T] at 80 Hz -> excitation [B, T * 300]: a sum of harmonics where voiced, noise where not.
+
+    After the neural source-filter model (arXiv:1904.12088). The nine noises of the original are independent and enter
+    linearly, so one noise scaled by the norm of the mixing weights has the same distribution.
+    """
+
+    def __init__(self, config: LiteConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.l_linear = nn.Linear(config.harmonics + 1, 1)
+
+    def forward(self, f0: Tensor, noise: Tensor) -> Tensor:
+        """`noise` [B, T * 300] is standard normal, drawn by the caller."""
+        hop = self.config.prosody_hop_samples
+        cycles = (f0.double() * hop / self.config.rate_hz).cumsum(1)
+        cycles = F.interpolate(cycles[:, None], scale_factor=float(hop), mode="linear")[:, 0]
+        phase = (2.0 * math.pi * torch.remainder(cycles, 1.0)).float()
+        voiced = (f0 > VOICED_ABOVE_HZ).float().repeat_interleave(hop, dim=1)
+        weight, bias = self.l_linear.weight[0], self.l_linear.bias
+        tones = sum((weight[h] * torch.sin((h + 1) * phase) for h in range(len(weight))), torch.zeros_like(phase))
+        noise_level = voiced * VOICED_NOISE + (1.0 - voiced) * SINE_AMPLITUDE / 3.0
+        return torch.tanh(tones * voiced * SINE_AMPLITUDE + noise * noise_level * weight.norm() + bias)
+
+
+class Generator(nn.Module):
+    """Decoder features [B, T, 512] at 80 Hz -> waveform [B, T * 300]."""
+
+    def __init__(self, config: LiteConfig) -> None:
+        super().__init__()
+        self.config = config
+        size = config.decoder // 2
+        widths = (size // 2, size // 4)
+        bins = config.n_fft + 2
+        self.m_source = HarmonicSource(config)
+        self.ups = nn.ModuleList(
+            TransposedConv1d(c_in, c_out, stride=rate)
+            for c_in, c_out, rate in zip((size, widths[0]), widths, config.upsample_rates, strict=True)
+        )
+        rate = config.upsample_rates[1]
+        self.noise_convs = nn.ModuleList(
+            [
+                StridedConv1d(bins, widths[0], 2 * rate, stride=rate, padding=(rate + 1) // 2),
+                StridedConv1d(bins, widths[1], 1, stride=1, padding=0),
+            ]
+        )
+        self.noise_res = nn.ModuleList(
+            ResBlock(w, k, config.resblock_dilations, config.style)
+            for w, k in zip(widths, config.noise_kernels, strict=True)
+        )
+        self.resblocks = nn.ModuleList(
+            ResBlock(w, k, config.resblock_dilations, config.style) for w in widths for k in config.resblock_kernels
+        )
+        self.conv_post = Conv1d(widths[1], bins, 7)
+        window = torch.hann_window(config.n_fft, periodic=True, dtype=torch.float64)
+        self.register_buffer("window", window.float(), persistent=False)
+        self.register_buffer("synthesis", _synthesis_basis(config.n_fft, window), persistent=False)
+        self.window: Tensor
+        self.synthesis: Tensor
+
+    def _source_spectrum(self, f0: Tensor, noise: Tensor) -> Tensor:
+        """Magnitude and phase of the excitation, [B, T * 60 + 1, n_fft + 2]. No gradient: it is an input."""
+        with torch.no_grad():
+            source = self.m_source(f0, noise)
+            n_fft, hop = self.config.n_fft, self.config.istft_hop_samples
+            spectrum = torch.stft(source, n_fft, hop, window=self.window, return_complex=True)
+            return torch.cat([spectrum.abs(), spectrum.angle()], dim=1).transpose(1, 2)
+
+    def forward(self, x: Tensor, style: Tensor, f0: Tensor, noise: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """`lengths` [B]: valid frames of x (80 Hz) when rows differ; None when all are whole."""
+        source = self._source_spectrum(f0, noise)
+        count = len(self.config.resblock_kernels)
+        scale = 1
+        for stage, up in enumerate(self.ups):
+            last = stage == len(self.ups) - 1
+            scale *= self.config.upsample_rates[stage]
+            x = up(F.leaky_relu(x, 0.1))
+            if last:  # one frame more, so that the inverse STFT yields whole hops
+                x = torch.cat([x[:, 1:2], x], dim=1)
+            mask = None if lengths is None else length_mask(lengths * scale + int(last), x.shape[1])
+            excitation = self.noise_convs[stage](source)
+            if mask is not None:
+                x, excitation = x * mask, excitation * mask
+            x = x + self.noise_res[stage](excitation, style, mask)
+            blocks = self.resblocks[stage * count : (stage + 1) * count]
+            total = blocks[0](x, style, mask)
+            for block in blocks[1:]:
+                total = total + block(x, style, mask)
+            x = total / count
+        x = self.conv_post(F.leaky_relu(x))
+        frames = None if lengths is None else length_mask(lengths * scale + 1, x.shape[1])
+        return self._inverse_stft(x, frames)
+
+    def _inverse_stft(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, N, n_fft + 2] (log magnitude, phase through a sine) -> [B, (N - 1) * hop], by overlap-add."""
+        bins, n_fft, hop = self.config.n_fft // 2 + 1, self.config.n_fft, self.config.istft_hop_samples
+        magnitude, phase = torch.exp(x[..., :bins]), torch.sin(x[..., bins:])
+        spectrum = torch.cat([magnitude * torch.cos(phase), magnitude * torch.sin(phase)], dim=-1)
+        pieces = spectrum @ self.synthesis
+        envelope = self.window.square().expand(1, x.shape[1], n_fft)
+        if mask is not None:
+            pieces, envelope = pieces * mask, envelope * mask
+        trim, length = n_fft // 2, (x.shape[1] - 1) * hop
+        wave = _overlap_add(pieces, hop)[:, trim : trim + length]
+        weight = _overlap_add(envelope, hop)[:, trim : trim + length]
+        return wave / weight.clamp(min=1e-8)
+
+
+def _synthesis_basis(n_fft: int, window: Tensor) -> Tensor:
+    """[n_fft + 2, n_fft]: real and imaginary parts of one frame -> windowed samples (inverse real DFT as a matrix)."""
+    eye = torch.eye(n_fft // 2 + 1, dtype=torch.complex128)
+    real = torch.fft.irfft(eye, n=n_fft)
+    imaginary = torch.fft.irfft(1j * eye, n=n_fft)
+    return (torch.cat([real, imaginary]) * window).float()
+
+
+def _overlap_add(frames: Tensor, hop: int) -> Tensor:
+    """[B, N, n_fft] -> [B, (N - 1) * hop + n_fft]; n_fft a multiple of hop."""
+    rows, count, size = frames.shape
+    overlap = size // hop
+    parts = frames.reshape(rows, count, overlap, hop)
+    total = frames.new_zeros(rows, count + overlap - 1, hop)
+    for k in range(overlap):
+        total = total + F.pad(parts[:, :, k], (0, 0, k, overlap - 1 - k))
+    return total.reshape(rows, -1)
+
+
+class Decoder(nn.Module):
+    """Text features [B, T, 512] at 40 Hz, F0 and energy [B, 2T] at 80 Hz, style [B, 128] -> waveform [B, 600 T]."""
+
+    def __init__(self, config: LiteConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, residual, style = config.decoder, config.decoder_residual, config.style
+        wide = width + 2 + residual
+        self.encode = AdaINBlock(config.hidden + 2, width, style)
+        self.decode = nn.ModuleList(
+            [AdaINBlock(wide, width, style) for _ in range(3)] + [AdaINBlock(wide, width // 2, style, upsample=True)]
+        )
+        self.F0_conv = StridedConv1d(1, 1, 3, stride=2, padding=1)
+        self.N_conv = StridedConv1d(1, 1, 3, stride=2, padding=1)
+        self.asr_res = nn.Sequential(Conv1d(config.hidden, residual, 1))
+        self.generator = Generator(config)
+
+    def forward(
+        self, text: Tensor, f0: Tensor, energy: Tensor, style: Tensor, noise: Tensor, lengths: Tensor | None = None
+    ) -> Tensor:
+        """`noise` [B, 600 T] standard normal. `lengths` [B] in frames of 40 Hz when rows differ; inputs are zero beyond."""
+        mask = None if lengths is None else length_mask(lengths, text.shape[1])
+        mask2 = None if lengths is None else length_mask(lengths * 2, 2 * text.shape[1])
+        f0_down, energy_down = self.F0_conv(f0[..., None]), self.N_conv(energy[..., None])
+        residual = self.asr_res(text)
+        if mask is not None:
+            f0_down, energy_down, residual = f0_down * mask, energy_down * mask, residual * mask
+        x = self.encode(torch.cat([text, f0_down, energy_down], dim=-1), style, mask, mask)
+        for i, block in enumerate(self.decode):
+            last = i == len(self.decode) - 1
+            x = block(torch.cat([x, residual, f0_down, energy_down], dim=-1), style, mask, mask2 if last else mask)
+        return self.generator(x, style, f0, noise, None if lengths is None else lengths * 2)
