@@ -15,7 +15,7 @@ NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one wor
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """`segments` in speaking order (at least one); `warnings` quote what was left out or changed."""
+    """`segments` in speaking order (at least one), their texts joined being the whole text; `warnings` quote what was left out or changed."""
 
     segments: tuple[Segment, ...]
     warnings: tuple[str, ...]
@@ -35,7 +35,9 @@ def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimi
         raise TextError(NOTHING_TO_SPEAK, param="text")
     pieces, warnings = _pieces(parsed.parts)
     stretches = split(pieces, segment_chars)
-    segments = tuple(Segment(_written(s.pieces), s.pieces, s.pause_after_ms) for s in stretches)
+    texts = [_written(s.pieces) for s in stretches]
+    segments = tuple(Segment(text + _space_between(text, after), s.pieces, s.pause_after_ms)
+                     for text, after, s in zip(texts, [*texts[1:], ""], stretches, strict=True))
     if not segments:
         raise TextError(NOTHING_TO_SPEAK, param="text")
     return FrontEnd(segments, (*parsed.warnings, *warnings))
@@ -72,3 +74,10 @@ def _context(parts: tuple[tags.Raw, ...], side: int) -> str:
 
 def _written(pieces: tuple[Piece, ...]) -> str:
     return "".join(tags.write(p) for p in pieces)
+
+
+def _space_between(text: str, after: str) -> str:
+    """A space where joining two segments would run English words together, so that the texts joined are the whole text."""
+    if not after or not (text[-1].isascii() and after[0].isascii()):
+        return ""
+    return " " if text[-1].isalnum() or after[0].isalnum() else ""

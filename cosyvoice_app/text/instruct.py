@@ -72,19 +72,19 @@ _CUES: tuple[tuple[str, _Change], ...] = (
      _Change(range=0.55)),
     (r"抑扬顿挫|有起伏|起伏(?:大|明显)?|有感情|生动|富有感情|expressive(?:ly)?|livel(?:y|ily)|animated(?:ly)?|dramatic(?:ally)?|with feeling",
      _Change(range=1.35)),
-    # Plain prosody. Pitch before speed and loudness: 声音高 is pitch, 声音大 is loudness.
-    (r"(?:音调|声调|音高|调子|语调|嗓音|声音)(?:再|更|要|很|稍微|稍|略|非常|提|升|调|变)*高|高音|尖(?:细)?(?:的|一点|些)?|"
+    # Plain prosody: 音量 is loudness, before 高音 can be seen in 提高音量; 声音高 is pitch, 声音大 is loudness.
+    (r"(?:声音|音量)(?:再|更|要|很|稍微|稍|略|放|提|调|开)*大|大声|响亮|洪亮|喊|提高(?:音量|声音|嗓门)|"
+     r"loud(?:ly|er|est)?|shout(?:ing)?|yell(?:ing)?|turn up the volume|(?:more|higher) volume", _Change(loudness=4.0)),
+    (r"(?:声音|音量)(?:再|更|要|很|稍微|稍|略|放|压|调)*[小轻]|小声|轻声|低声|(?:降低|压低)(?:音量|声音|嗓门)|"
+     r"quiet(?:ly|er)?|soft(?:ly|er)?|hushed|(?:less|lower) volume|turn down the volume", _Change(loudness=-4.0)),
+    (r"(?:音调|声调|音高|调子|语调|嗓音|声音)(?:再|更|要|很|稍微|稍|略|非常|提|升|调|变)*高|(?:提高|升高)(?:音调|声调|音高|语调)|高音|尖(?:细)?(?:的|一点|些)?|"
      r"(?:high(?:er)?|raise[ds]?)[ -]?(?:the |your )?(?:pitch(?:ed)?|voice|tone)|pitch (?:\w+ )?(?:higher|up)|shrill", _Change(pitch=2.0)),
-    (r"低沉|浑厚|(?:音调|声调|音高|调子|语调|嗓音|声音)(?:再|更|要|很|稍微|稍|略|非常|压|降|调|变)*低沉?|低音|"
+    (r"低沉|浑厚|(?:音调|声调|音高|调子|语调|嗓音|声音)(?:再|更|要|很|稍微|稍|略|非常|压|降|调|变)*低沉?|(?:降低|压低)(?:音调|声调|音高|语调)|低音|"
      r"(?:low(?:er)?|deep(?:er)?)[ -]?(?:the |your )?(?:pitch(?:ed)?|voice|tone)|pitch (?:\w+ )?(?:lower|down)|deep(?:er|ly)?", _Change(pitch=-2.0)),
     (r"(?:语速|速度|说话)?(?:\w{0,2})(?:加快|放快|变快)(?:语速|速度)?|(?:语速|速度)?(?:再|更|要|很|稍微|稍|略|尽量|说得|说|讲)*快|急促|迅速|"
      r"(?:speed|hurry) (?:it |things )?up|rapid(?:ly)?|quick(?:ly|er)?|fast(?:er|est)?|hast(?:y|ily)|brisk(?:ly)?", _Change(speed=1.2)),
     (r"(?:语速|速度)?(?:放慢|减慢|变慢|放缓|减缓|降低语速)(?:语速|速度)?|(?:语速|速度)?(?:再|更|要|很|稍微|稍|略|尽量|说得|说|讲)*慢|缓慢|缓缓|"
      r"slow (?:it |things )?down|slow(?:ly|er|est)?|leisurely|unhurried(?:ly)?", _Change(speed=0.83)),
-    (r"(?:声音|音量)(?:再|更|要|很|稍微|稍|略|放|提|调|开)*大|大声|响亮|洪亮|喊|提高(?:音量|声音|嗓门)|"
-     r"loud(?:ly|er|est)?|shout(?:ing)?|yell(?:ing)?|turn up the volume|(?:more|higher) volume", _Change(loudness=4.0)),
-    (r"(?:声音|音量)(?:再|更|要|很|稍微|稍|略|放|压|调)*[小轻]|小声|轻声|低声|(?:降低|压低)(?:音量|声音|嗓门)|"
-     r"quiet(?:ly|er)?|soft(?:ly|er)?|hushed|(?:less|lower) volume|turn down the volume", _Change(loudness=-4.0)),
 )
 
 _MOST = r"尽可能|尽量|最|极其|极度|as \w+ as possible|as possible|extremely|maximally"

@@ -148,15 +148,19 @@ def _en_unit(m: Match) -> str:
     return f"{n.en_number(m[1])} {one if m[1] == '1' else many}"
 
 
+def _zh_below(number: str) -> str:
+    return ("零下" if number[:1] in "-−" else "") + n.zh_number(number.lstrip("+-−"))
+
+
 def _zh_degrees(m: Match) -> str:
-    scale = {"C": "摄氏度", "F": "华氏度"}["F" if m[2] in ("℉", "°F", "° F") else "C"]
-    below = m[1][:1] in "-−"
-    return ("零下" if below else "") + n.zh_number(m[1].lstrip("+-−")) + scale
+    scale = "华氏度" if m[3][-1] in "F℉" else "摄氏度"
+    return (f"{_zh_below(m[1])}到{_zh_below(m[2])}" if m[2] else _zh_below(m[1])) + scale
 
 
 def _en_degrees(m: Match) -> str:
-    scale = "Fahrenheit" if m[2] in ("℉", "°F", "° F") else "Celsius"
-    return f"{n.en_number(m[1])} degree{'' if m[1].lstrip('-−') == '1' else 's'} {scale}"
+    scale = "Fahrenheit" if m[3][-1] in "F℉" else "Celsius"
+    amount = f"{n.en_number(m[1])} to {n.en_number(m[2])}" if m[2] else n.en_number(m[1])
+    return f"{amount} degree{'' if amount.endswith('one') else 's'} {scale}"
 
 
 def _zh_version(m: Match) -> str:
@@ -318,9 +322,9 @@ RULES: tuple[Rule, ...] = (
     # Amounts.
     _rule(rf"({_NUM})/({_NUM})\s?mmHg", lambda m: f"{n.zh_number(m[1])}比{n.zh_number(m[2])}毫米汞柱",
           lambda m: f"{n.en_number(m[1])} over {n.en_number(m[2])} millimeters of mercury"),
-    _rule(rf"((?:(?<![A-Za-z\d])[-−+])?(?:{_NUM}))\s?(℃|℉|°\s?[CF])", _zh_degrees, _en_degrees),
+    _rule(rf"((?:(?<![A-Za-z\d])[-−+])?(?:{_NUM}))(?:\s?(?:[~～到至—–-]|to)\s?([-−]?(?:{_NUM})))?\s?(℃|℉|°\s?[CF])", _zh_degrees, _en_degrees),
     _rule(rf"([￥¥])\s?({_NUM}){_MAGNITUDE}元?", _zh_money, _en_money),
-    _rule(rf"({'|'.join(re.escape(c) for c in sorted(CURRENCIES, key=len, reverse=True))})\s?({_NUM}){_MAGNITUDE}",
+    _rule(rf"({'|'.join(re.escape(c) for c in sorted(CURRENCIES, key=len, reverse=True))})\s?({_NUM}){_MAGNITUDE}(?:美?元)?",
           _zh_money, _en_money, "en"),
     _rule(rf"({_NUM})({_DASH})({_NUM})\s?[%％]", lambda m: f"百分之{n.zh_number(m[1])}到百分之{n.zh_number(m[3])}",
           lambda m: f"{n.en_number(m[1])} to {n.en_number(m[3])} percent"),
