@@ -124,7 +124,7 @@ def test_without_hard_links_names_are_still_never_overwritten(tmp_path: Path, mo
     assert all(len(pcm(tmp_path / name)) == 4800 for name in names)
 
 
-def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = OutputStore(tmp_path, clock=frozen)
 
     def full(*_: object) -> None:

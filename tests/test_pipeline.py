@@ -174,9 +174,12 @@ class OutOfMemoryError(RuntimeError):
 
 
 @pytest.mark.parametrize(("raised", "told"), [
-    (ValueError("shape [3] is wrong"), EngineFailure), (MemoryError(), OutOfMemory), (OutOfMemoryError("x"), OutOfMemory),
+    (ValueError("shape [3] is wrong"), EngineFailure),
+    (MemoryError(), OutOfMemory),
+    (OutOfMemoryError("x"), OutOfMemory),
     (RuntimeError("CUDA out of memory. Tried to allocate"), OutOfMemory),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), OutOfMemory), (TextError("no"), TextError),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), OutOfMemory),
+    (TextError("no"), TextError),
 ])
 def test_what_an_engine_raises_leaves_as_an_error_of_the_product(
     p0: PromptClip, raised: Exception, told: type[Exception]

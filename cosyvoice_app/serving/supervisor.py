@@ -61,7 +61,8 @@ class Supervisor:
         self._crashes = 0
 
     def start(self, reason: str = "start") -> None:
-        """Start a worker unless one is there or about to be."""
+        """Start a worker unless one is there. Asked for by a person, so earlier crashes are forgiven."""
+        self._crashes, self._respawn_at = 0, None
         if self.process is None:
             self._spawn(reason)
         elif self._ending in ("unload", "failed"):
