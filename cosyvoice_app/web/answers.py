@@ -15,7 +15,7 @@ from cosyvoice_app.audio.encode import CONTENT_TYPES, encode
 from cosyvoice_app.web.stream_encoder import StreamEncoder
 from cosyvoice_app.errors import EngineFailure
 from cosyvoice_app.serving.request import Chunk, Done, Event, Failed, Queued, SynthesisResult, Ticket, Working
-from cosyvoice_app.web.follow import finish, follow
+from cosyvoice_app.web.follow import cancelled_when_gone, finish, follow
 
 HEADER_LIMIT = 4000  # some clients refuse a header line over 8190 bytes
 
@@ -33,13 +33,14 @@ async def whole(ticket: Ticket, request: Request, fmt: str) -> Response:
     return Response(body, media_type=CONTENT_TYPES[fmt], headers=headers)
 
 
-async def streamed(ticket: Ticket, seed: int, fmt: str, *, sse: bool) -> Response:
+async def streamed(ticket: Ticket, request: Request, seed: int, fmt: str, *, sse: bool) -> Response:
     """Audio as its segments finish. Fails with a proper status as long as nothing has been sent.
 
     After that a failure breaks the body off (or, for sse, is an `error` event): a client can't take it for a whole.
     """
     events = follow(ticket)
-    first = await _first_audible(events)
+    async with cancelled_when_gone(request, ticket):  # from then on the response itself notices
+        first = await _first_audible(events)
     headers = {"X-Seed": str(seed), "Cache-Control": "no-store"}
     if sse:
         return StreamingResponse(_sse(first, events, fmt), media_type="text/event-stream", headers=headers)

@@ -42,7 +42,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
             ticket = await run_in_threadpool(service.submit, asked)
         if body.stream_format is None:
             return await whole(ticket, request, body.response_format)
-        return await streamed(ticket, asked.seed, body.response_format, sse=body.stream_format == "sse")
+        return await streamed(ticket, request, asked.seed, body.response_format, sse=body.stream_format == "sse")
 
     @router.post("/v1/clone", tags=["speech"], response_class=Response)
     async def clone(form: Annotated[CloneForm, Form()], request: Request) -> Response:

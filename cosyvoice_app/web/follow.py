@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import Request
 
@@ -53,19 +54,26 @@ async def follow(ticket: Ticket) -> AsyncIterator[Event]:
 
 async def finish(ticket: Ticket, request: Request) -> SynthesisResult:
     """The result, or the request's own error. A client that goes away cancels the ticket at once."""
-    gone = asyncio.create_task(_cancel_when_gone(request, ticket))
-    try:
+    async with cancelled_when_gone(request, ticket):
         async for event in follow(ticket):
             if isinstance(event, Done):
                 return event.result
             if isinstance(event, Failed):
                 raise event.error
-    finally:
-        gone.cancel()
     raise EngineFailure("The request ended without a result.")
 
 
-async def _cancel_when_gone(request: Request, ticket: Ticket) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        continue
-    ticket.cancel()
+@asynccontextmanager
+async def cancelled_when_gone(request: Request, ticket: Ticket) -> AsyncIterator[None]:
+    """While inside, a client that hangs up cancels the ticket. For use once the body has been read."""
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            continue
+        ticket.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()

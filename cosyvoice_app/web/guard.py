@@ -64,7 +64,8 @@ class Guard:
         if not self.api_key:
             return True
         scheme, _, key = authorization.partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), self.api_key.encode())
+        sent = key.strip().encode("latin-1")  # the bytes as they came: ASGI decodes headers as Latin-1
+        return scheme.lower() == "bearer" and hmac.compare_digest(sent, self.api_key.encode())
 
     def _limit(self, path: str) -> tuple[int, str]:
         if path.startswith(UPLOAD_PATHS):

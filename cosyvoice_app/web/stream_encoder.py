@@ -31,7 +31,9 @@ class StreamEncoder:
         self._collects = rate_hz not in _RATES_HZ.get(fmt, (rate_hz,))  # to be resampled, so only as a whole
         if fmt in _LIBSNDFILE and not self._collects:
             container, codec = _LIBSNDFILE[fmt]
-            self._writer = soundfile.SoundFile(self._growing, "w", rate_hz, 1, codec, format=container)
+            # Without lengths in its header, an mp3 of constant bit rate is the one whose duration players get right.
+            constant = {"bitrate_mode": "CONSTANT", "compression_level": 0.3} if fmt == "mp3" else {}
+            self._writer = soundfile.SoundFile(self._growing, "w", rate_hz, 1, codec, format=container, **constant)
 
     def feed(self, audio: Audio) -> bytes:
         if self._collects:
