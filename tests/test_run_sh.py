@@ -76,7 +76,8 @@ def test_a_failed_install_is_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fetches"), [([], True), (["--engine", "lite"], True), (["--engine=tone"], False), (["--help"], False)]
+    ("arguments", "fetches"),
+    [([], True), (["--engine", "lite"], True), (["--engine=tone"], False), (["--help"], False)],
 )
 def test_model_files_are_fetched_for_the_engine_that_needs_them(
     tmp_path: Path, arguments: list[str], fetches: bool

@@ -142,7 +142,7 @@ def _fault(asset: Asset, root: Path, *, deep: bool) -> str:
                 return "damaged"
             if (deep or stat.st_mtime_ns != noted["mtime_ns"]) and _sha256(directory / name) != noted["sha256"]:
                 return "damaged"
-    except FileNotFoundError:
+    except OSError:
         return "damaged" if directory.exists() else "missing"
     except (ValueError, KeyError, TypeError, AttributeError):  # a manifest that isn't one
         return "damaged"
