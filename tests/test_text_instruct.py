@@ -14,31 +14,63 @@ def test_blank_is_neutral(text: str) -> None:
     assert parse_instruct(text) == Intent()
 
 
-@pytest.mark.parametrize(("faster", "slower"), [
-    ("请用尽可能快的语速说", "请用尽可能慢的语速说"), ("请用尽可能快地语速说一句话。", "请用尽可能慢地语速说一句话。"),
-    ("as fast as possible", "as slowly as possible"), ("much faster", "much slower"),
-])
+@pytest.mark.parametrize(
+    ("faster", "slower"),
+    [
+        ("请用尽可能快的语速说", "请用尽可能慢的语速说"),
+        ("请用尽可能快地语速说一句话。", "请用尽可能慢地语速说一句话。"),
+        ("as fast as possible", "as slowly as possible"),
+        ("much faster", "much slower"),
+    ],
+)
 def test_fast_and_slow_are_well_apart(faster: str, slower: str) -> None:
     """Duration goes as 1 / speed."""
     assert parse_instruct(slower).speed / parse_instruct(faster).speed <= 0.8
 
 
-@pytest.mark.parametrize("text", ["加快语速", "快一点", "语速快一些", "说得快点", "faster", "speak quickly", "speed up", "稍微快一点"])
+@pytest.mark.parametrize(
+    "text", ["加快语速", "快一点", "语速快一些", "说得快点", "faster", "speak quickly", "speed up", "稍微快一点"]
+)
 def test_faster(text: str) -> None:
     assert parse_instruct(text).speed > 1.05
 
 
-@pytest.mark.parametrize("text", ["放慢语速", "慢一点", "慢慢地说", "slower", "speak slowly", "slow down", "a bit slower", "不要太快"])
+@pytest.mark.parametrize(
+    "text", ["放慢语速", "慢一点", "慢慢地说", "slower", "speak slowly", "slow down", "a bit slower", "不要太快"]
+)
 def test_slower(text: str) -> None:
     assert parse_instruct(text).speed < 0.95
 
 
-@pytest.mark.parametrize("text", ["大声", "声音大一点", "提高音量", "louder", "speak loudly", "shout", "Please say a sentence as loudly as possible."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "大声",
+        "声音大一点",
+        "提高音量",
+        "louder",
+        "speak loudly",
+        "shout",
+        "Please say a sentence as loudly as possible.",
+    ],
+)
 def test_louder(text: str) -> None:
     assert parse_instruct(text).loudness_db > 2
 
 
-@pytest.mark.parametrize("text", ["小声", "声音小一点", "轻声", "quieter", "softer", "whisper", "耳语", "Please say a sentence in a very soft voice."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "小声",
+        "声音小一点",
+        "轻声",
+        "quieter",
+        "softer",
+        "whisper",
+        "耳语",
+        "Please say a sentence in a very soft voice.",
+    ],
+)
 def test_softer(text: str) -> None:
     assert parse_instruct(text).loudness_db < -2
 
@@ -48,7 +80,9 @@ def test_higher(text: str) -> None:
     assert parse_instruct(text).pitch_semitones > 0.5
 
 
-@pytest.mark.parametrize("text", ["低沉", "声音低沉一点", "音调低一点", "deeper voice", "lower pitch", "in a deep voice"])
+@pytest.mark.parametrize(
+    "text", ["低沉", "声音低沉一点", "音调低一点", "deeper voice", "lower pitch", "in a deep voice"]
+)
 def test_lower(text: str) -> None:
     assert parse_instruct(text).pitch_semitones < -0.5
 
@@ -58,11 +92,26 @@ def test_narrower_range(text: str) -> None:
     assert parse_instruct(text).pitch_range < 0.8
 
 
-@pytest.mark.parametrize(("text", "emotion"), [
-    ("开心", "happy"), ("用开心的语气说", "happy"), ("cheerful", "happy"), ("伤心", "sad"), ("Speak slowly and sadly.", "sad"), ("生气", "angry"),
-    ("angry", "angry"), ("平静", "calm"), ("calm", "calm"), ("兴奋", "excited"), ("excited", "excited"), ("温柔一点", "gentle"),
-    ("speak gently", "gentle"), ("whisper", "whisper"), ("请非常生气地说一句话。", "angry"),
-])
+@pytest.mark.parametrize(
+    ("text", "emotion"),
+    [
+        ("开心", "happy"),
+        ("用开心的语气说", "happy"),
+        ("cheerful", "happy"),
+        ("伤心", "sad"),
+        ("Speak slowly and sadly.", "sad"),
+        ("生气", "angry"),
+        ("angry", "angry"),
+        ("平静", "calm"),
+        ("calm", "calm"),
+        ("兴奋", "excited"),
+        ("excited", "excited"),
+        ("温柔一点", "gentle"),
+        ("speak gently", "gentle"),
+        ("whisper", "whisper"),
+        ("请非常生气地说一句话。", "angry"),
+    ],
+)
 def test_emotions(text: str, emotion: str) -> None:
     intent = parse_instruct(text)
     assert intent.emotion == emotion
@@ -81,7 +130,12 @@ def test_negation_turns_round() -> None:
 
 def test_several_wishes_add_up() -> None:
     intent = parse_instruct("语速快一点，声音大一点，音调低一点")
-    assert (intent.speed > 1.1, intent.loudness_db > 2, intent.pitch_semitones < -1, intent.unmet) == (True, True, True, ())
+    assert (intent.speed > 1.1, intent.loudness_db > 2, intent.pitch_semitones < -1, intent.unmet) == (
+        True,
+        True,
+        True,
+        (),
+    )
 
 
 def test_the_official_sentences_are_all_understood() -> None:
@@ -105,8 +159,16 @@ def test_roles_and_aliases() -> None:
     assert parse_instruct("in Cantonese").dialect == "广东话"
 
 
-@pytest.mark.parametrize(("text", "quoted"), [("用火星语说", "火星语"), ("say it like a pirate", "pirate"), ("With a British accent", "British accent"),
-                                              ("用守夜人的口吻，慢一点", "守夜人"), ("四川口音", "四川")])
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("用火星语说", "火星语"),
+        ("say it like a pirate", "pirate"),
+        ("With a British accent", "British accent"),
+        ("用守夜人的口吻，慢一点", "守夜人"),
+        ("四川口音", "四川"),
+    ],
+)
 def test_what_is_not_understood_is_quoted(text: str, quoted: str) -> None:
     assert any(quoted in part for part in parse_instruct(text).unmet)
 
@@ -121,16 +183,31 @@ def test_every_chip_changes_the_speech_and_is_wholly_understood(chip: str) -> No
 def test_chips_mean_the_same_in_both_languages() -> None:
     for zh, en in INSTRUCT_CHIPS:
         a, b = parse_instruct(zh), parse_instruct(en)
-        assert (a.speed, a.pitch_semitones, a.pitch_range, a.loudness_db, a.emotion) == \
-            (b.speed, b.pitch_semitones, b.pitch_range, b.loudness_db, b.emotion), (zh, en)
+        assert (a.speed, a.pitch_semitones, a.pitch_range, a.loudness_db, a.emotion) == (
+            b.speed,
+            b.pitch_semitones,
+            b.pitch_range,
+            b.loudness_db,
+            b.emotion,
+        ), (zh, en)
 
 
-@pytest.mark.parametrize("text", ["非常非常快" * 20, "extremely fast, very loud, very excited, very happy, extremely angry, higher pitch " * 5,
-                                  "尽可能慢，非常伤心，非常疲惫，耳语，低沉"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "非常非常快" * 20,
+        "extremely fast, very loud, very excited, very happy, extremely angry, higher pitch " * 5,
+        "尽可能慢，非常伤心，非常疲惫，耳语，低沉",
+    ],
+)
 def test_factors_stay_safe(text: str) -> None:
     intent = parse_instruct(text)
-    for value, (low, high) in ((intent.speed, instruct.SPEED_RANGE), (intent.pitch_semitones, instruct.PITCH_RANGE_SEMITONES),
-                               (intent.pitch_range, instruct.RANGE_RANGE), (intent.loudness_db, instruct.LOUDNESS_RANGE_DB)):
+    for value, (low, high) in (
+        (intent.speed, instruct.SPEED_RANGE),
+        (intent.pitch_semitones, instruct.PITCH_RANGE_SEMITONES),
+        (intent.pitch_range, instruct.RANGE_RANGE),
+        (intent.loudness_db, instruct.LOUDNESS_RANGE_DB),
+    ):
         assert low <= value <= high
 
 

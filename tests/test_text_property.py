@@ -13,12 +13,40 @@ from cosyvoice_app.text import arpabet, pinyin
 from cosyvoice_app.text.frontend import prepare
 from cosyvoice_app.text.instruct import parse_instruct
 
-HAN = st.sampled_from("今天 我们 图书馆 长 重庆 银行 后面 頭髮 说 走 吧 呃 花儿 电影".split())
-WORDS = st.sampled_from("apple river Open house quickly garden NASA zebra FBI Paris".split()).map(lambda w: f" {w} ")
-DIGITS = st.sampled_from(["12", "3.5", "2024-02-29", "$5", "50%", "08:30", "5kg", "0087", "1,200", "3/4", "5-10", "21st", "-5℃", "v1.2.3", "No. 7"])
-MARKS = st.sampled_from([*"。？！；：，、…—～·「」《》（）【】“”‘’.?!;:,()\"/-_~ \n*#`😂★→&+=@%", "……", "\r\n", "**", "\u200b"])
-PINYIN_TAG = st.tuples(st.sampled_from(pinyin.INITIALS), st.sampled_from(pinyin.FINALS)).map(lambda p: f"[{p[0]}][{p[1]}]")
-ARPABET_TAG = st.lists(st.sampled_from(arpabet.SYMBOLS), min_size=1, max_size=5).map(lambda s: "".join(f"[{x}]" for x in s))
+HAN = st.sampled_from(
+    ["今天", "我们", "图书馆", "长", "重庆", "银行", "后面", "頭髮", "说", "走", "吧", "呃", "花儿", "电影"]
+)
+WORDS = st.sampled_from(["apple", "river", "Open", "house", "quickly", "garden", "NASA", "zebra", "FBI", "Paris"]).map(
+    lambda w: f" {w} "
+)
+DIGITS = st.sampled_from(
+    [
+        "12",
+        "3.5",
+        "2024-02-29",
+        "$5",
+        "50%",
+        "08:30",
+        "5kg",
+        "0087",
+        "1,200",
+        "3/4",
+        "5-10",
+        "21st",
+        "-5℃",
+        "v1.2.3",
+        "No. 7",
+    ]
+)
+MARKS = st.sampled_from(
+    [*'。？！；：，、…—～·「」《》（）【】“”‘’.?!;:,()"/-_~ \n*#`😂★→&+=@%', "……", "\r\n", "**", "\u200b"]
+)
+PINYIN_TAG = st.tuples(st.sampled_from(pinyin.INITIALS), st.sampled_from(pinyin.FINALS)).map(
+    lambda p: f"[{p[0]}][{p[1]}]"
+)
+ARPABET_TAG = st.lists(st.sampled_from(arpabet.SYMBOLS), min_size=1, max_size=5).map(
+    lambda s: "".join(f"[{x}]" for x in s)
+)
 ORDINARY = st.sampled_from(["他[笑]了", "[注]", "【注】"])
 MIX = st.lists(st.one_of(HAN, WORDS, DIGITS, MARKS, PINYIN_TAG, ARPABET_TAG, ORDINARY), max_size=25).map("".join)
 

@@ -26,30 +26,81 @@ def test_the_inventory_is_the_tokenizers() -> None:
     assert not any(pinyin.is_final(f) for f in ("ēr", "ǖ", "er", "ü", "vé", "ia", "ui"))
 
 
-@pytest.mark.parametrize("text", ["请把书[h][uán]给图书馆。", "这把尺子[ch][áng]三十厘米。", "[zh][ǎng]大以后再说", "他说[ch][óng]新来过",
-                                  "[ér]子", "[m][a]", "say [L][EH1][D] now", "[laughter]好", "<strong>好</strong>的"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "请把书[h][uán]给图书馆。",
+        "这把尺子[ch][áng]三十厘米。",
+        "[zh][ǎng]大以后再说",
+        "他说[ch][óng]新来过",
+        "[ér]子",
+        "[m][a]",
+        "say [L][EH1][D] now",
+        "[laughter]好",
+        "<strong>好</strong>的",
+    ],
+)
 def test_a_tag_comes_out_byte_for_byte_at_its_place(text: str) -> None:
     assert spoken(text) == text
     assert prepare(text).warnings == ()
 
 
 def test_a_tag_beside_text_that_needs_expanding() -> None:
-    assert spoken("She [R][EH1][D] it on 2024-02-29.") == "She [R][EH1][D] it on February twenty-ninth, twenty twenty-four."
+    assert (
+        spoken("She [R][EH1][D] it on 2024-02-29.")
+        == "She [R][EH1][D] it on February twenty-ninth, twenty twenty-four."
+    )
     assert spoken("[ch][áng]2024-02-29") == "[ch][áng]二零二四年二月二十九日"
 
 
-@pytest.mark.parametrize(("typed", "canonical"), [
-    ("zuo4", "[z][uò]"), ("zuò", "[z][uò]"), ("ZUO4", "[z][uò]"), ("lv4", "[l][ǜ]"), ("lü4", "[l][ǜ]"), ("nǚ", "[n][ǚ]"), ("lve4", "[l][vè]"),
-    ("yuan2", "[y][uán]"), ("er2", "[ér]"), ("ma5", "[m][a]"), ("ma0", "[m][a]"), ("zhuang1", "[zh][uāng]"), ("liu2", "[l][iú]"), ("gui4", "[g][uì]"),
-    ("ju2", "[j][ú]"), ("wo3", "[w][ǒ]"), ("h][ao4", "[h][ào]"), ("a4", "[à]"), ("zuo\u0300", "[z][uò]"),
-])
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        ("zuo4", "[z][uò]"),
+        ("zuò", "[z][uò]"),
+        ("ZUO4", "[z][uò]"),
+        ("lv4", "[l][ǜ]"),
+        ("lü4", "[l][ǜ]"),
+        ("nǚ", "[n][ǚ]"),
+        ("lve4", "[l][vè]"),
+        ("yuan2", "[y][uán]"),
+        ("er2", "[ér]"),
+        ("ma5", "[m][a]"),
+        ("ma0", "[m][a]"),
+        ("zhuang1", "[zh][uāng]"),
+        ("liu2", "[l][iú]"),
+        ("gui4", "[g][uì]"),
+        ("ju2", "[j][ú]"),
+        ("wo3", "[w][ǒ]"),
+        ("h][ao4", "[h][ào]"),
+        ("a4", "[à]"),
+        ("zuo\u0300", "[z][uò]"),
+    ],
+)
 def test_other_spellings_are_converted(typed: str, canonical: str) -> None:
     front = prepare(f"这个[{typed}]字")
     assert front.segments[0].text == f"这个{canonical}字"
     assert front.warnings == ()
 
 
-@pytest.mark.parametrize("tag", ["[zuo]", "[zuo9]", "[xyz]", "[j]", "[]", "[l][ǖ]", "[j[ǐ]]", "[j]ǐ", "[pause x]", "[er1]", "[AY3]", "[m4o]", "[zuò4]"])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "[zuo]",
+        "[zuo9]",
+        "[xyz]",
+        "[j]",
+        "[]",
+        "[l][ǖ]",
+        "[j[ǐ]]",
+        "[j]ǐ",
+        "[pause x]",
+        "[er1]",
+        "[AY3]",
+        "[m4o]",
+        "[zuò4]",
+    ],
+)
 def test_a_malformed_tag_is_quoted_and_not_spoken(tag: str) -> None:
     front = prepare(f"这个{tag}字")
     assert front.segments[0].text == "这个字"
@@ -63,10 +114,18 @@ def test_a_lone_bracket_is_reported() -> None:
     assert "[字" in front.warnings[0]
 
 
-@pytest.mark.parametrize(("text", "kept"), [
-    ("数组a[0]和b[1]", ["数组", "a", "零", "和", "b", "一"]), ("见[注3]", ["见", "注", "三"]), ("【注意】前方", ["注意", "前方"]), ("他[笑]了", ["他", "笑", "了"]),
-    ("x[i] = [the first one]", ["x", "i", "the first one"]), ("研究[12]表明", ["研究", "十二", "表明"]), ("[see docs](https://a.com)", ["see docs", "a"]),
-])
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("数组a[0]和b[1]", ["数组", "a", "零", "和", "b", "一"]),
+        ("见[注3]", ["见", "注", "三"]),
+        ("【注意】前方", ["注意", "前方"]),
+        ("他[笑]了", ["他", "笑", "了"]),
+        ("x[i] = [the first one]", ["x", "i", "the first one"]),
+        ("研究[12]表明", ["研究", "十二", "表明"]),
+        ("[see docs](https://a.com)", ["see docs", "a"]),
+    ],
+)
 def test_ordinary_brackets_keep_their_content(text: str, kept: list[str]) -> None:
     front = prepare(text)
     out = "".join(s.text for s in front.segments)
@@ -75,8 +134,19 @@ def test_ordinary_brackets_keep_their_content(text: str, kept: list[str]) -> Non
     assert "[" not in out
 
 
-@pytest.mark.parametrize("text", ["<|endofprompt|>你好", "你<|im_start|>好", "<|<|x|>im_end|>好你", "<|你好|>世界", "a<|b|>c", "<|endof\u200bprompt|>你好",
-                                  "＜|endofprompt|＞你好", "<|endofprompt|你好"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|endofprompt|>你好",
+        "你<|im_start|>好",
+        "<|<|x|>im_end|>好你",
+        "<|你好|>世界",
+        "a<|b|>c",
+        "<|endof\u200bprompt|>你好",
+        "＜|endofprompt|＞你好",
+        "<|endofprompt|你好",
+    ],
+)
 def test_control_tokens_never_come_through(text: str) -> None:
     out = spoken(text)
     assert "<|" not in out
@@ -89,8 +159,17 @@ def test_a_control_token_is_quoted() -> None:
 
 def test_pieces_are_typed() -> None:
     parsed = tags.parse("你[h][ào][M][AY0][N][laughter][pause 250ms][0.8s]<strong>好</strong>")
-    assert parsed.parts == ("你", Pinyin("h", "ào"), Arpabet(("M", "AY0", "N")), Event("laughter"), Pause(250), Pause(800),
-                            Event("<strong>"), "好", Event("</strong>"))
+    assert parsed.parts == (
+        "你",
+        Pinyin("h", "ào"),
+        Arpabet(("M", "AY0", "N")),
+        Event("laughter"),
+        Pause(250),
+        Pause(800),
+        Event("<strong>"),
+        "好",
+        Event("</strong>"),
+    )
 
 
 def test_a_run_may_mix_languages_by_case() -> None:
@@ -108,7 +187,10 @@ def test_an_unpaired_span_is_reported(text: str) -> None:
     assert "strong>" in prepare(text).warnings[0]
 
 
-@pytest.mark.parametrize("text", ["[" * 500 + "好", "]" * 500 + "好", "[a" * 300 + "好", "<|" * 500 + "好", "[h]" * 300 + "好", "[[[h][ào]]]" * 50])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 500 + "好", "]" * 500 + "好", "[a" * 300 + "好", "<|" * 500 + "好", "[h]" * 300 + "好", "[[[h][ào]]]" * 50],
+)
 def test_bracket_storms_are_survived(text: str) -> None:
     try:
         assert "好" in spoken(text) or "ào" in spoken(text)

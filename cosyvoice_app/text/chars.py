@@ -13,6 +13,11 @@ LATIN = r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
 _HAN, _KANA, _HANGUL, _LATIN = (re.compile(f"[{r}]") for r in (HAN, KANA, HANGUL, LATIN))
 
 
+def words(listed: str) -> tuple[str, ...]:
+    """The words of a list written with spaces."""
+    return tuple(listed.split())
+
+
 def is_han(char: str) -> bool:
     return bool(_HAN.match(char))
 

@@ -8,7 +8,7 @@ from cosyvoice_app.errors import TextError
 from cosyvoice_app.text import language, normalize, tags
 from cosyvoice_app.text.chars import has_han, has_speech
 from cosyvoice_app.text.split import SplitLimits, split
-from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment, Text
+from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment
 
 NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one word in English or Chinese."
 
@@ -28,23 +28,29 @@ def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimi
     """
     length = len(text.strip())
     if max_chars is not None and length > max_chars:
-        raise TextError(f"The text is {length} characters long; the limit is {max_chars}. Shorten it, or speak it in parts.",
-                        param="text")
+        raise TextError(
+            f"The text is {length} characters long; the limit is {max_chars}. Shorten it, or speak it in parts.",
+            param="text",
+        )
     parsed = tags.parse(normalize.clean_typed(text))
     if not any(has_speech(p) if isinstance(p, str) else isinstance(p, (Pinyin, Arpabet)) for p in parsed.parts):
         raise TextError(NOTHING_TO_SPEAK, param="text")
     pieces, warnings = _pieces(parsed.parts)
     stretches = split(pieces, segment_chars)
     texts = [_written(s.pieces) for s in stretches]
-    segments = tuple(Segment(text + _space_between(text, after), s.pieces, s.pause_after_ms)
-                     for text, after, s in zip(texts, [*texts[1:], ""], stretches, strict=True))
+    segments = tuple(
+        Segment(text + _space_between(text, after), s.pieces, s.pause_after_ms)
+        for text, after, s in zip(texts, [*texts[1:], ""], stretches, strict=True)
+    )
     if not segments:
         raise TextError(NOTHING_TO_SPEAK, param="text")
     return FrontEnd(segments, (*parsed.warnings, *warnings))
 
 
 def _pieces(parts: tuple[tags.Raw, ...]) -> tuple[tuple[Piece, ...], list[str]]:
-    default: Language = "zh" if any(has_han(p) if isinstance(p, str) else isinstance(p, Pinyin) for p in parts) else "en"
+    default: Language = (
+        "zh" if any(has_han(p) if isinstance(p, str) else isinstance(p, Pinyin) for p in parts) else "en"
+    )
     pieces: list[Piece] = []
     warnings: list[str] = []
     for i, part in enumerate(parts):
@@ -64,8 +70,17 @@ def _context(parts: tuple[tags.Raw, ...], side: int) -> str:
     """What stands beside a part, for telling the language: the neighbouring texts, a tag as a word of its language."""
     out = ""
     for part in parts if side == 0 else reversed(parts):
-        spoken = part if isinstance(part, str) else "拼" if isinstance(part, Pinyin) else \
-            " word " if isinstance(part, Arpabet) else "\n" if isinstance(part, Pause) else ""
+        spoken = (
+            part
+            if isinstance(part, str)
+            else "拼"
+            if isinstance(part, Pinyin)
+            else " word "
+            if isinstance(part, Arpabet)
+            else "\n"
+            if isinstance(part, Pause)
+            else ""
+        )
         out = out + spoken if side == 0 else spoken + out
         if len(out) >= _CONTEXT_CHARS:
             break

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from cosyvoice_app.text.chars import words
 from cosyvoice_app.types import Intent
 
 SPEED_RANGE = (0.6, 1.6)
@@ -17,8 +18,9 @@ PITCH_RANGE_SEMITONES = (-4.0, 4.0)
 RANGE_RANGE = (0.5, 1.6)
 LOUDNESS_RANGE_DB = (-9.0, 9.0)
 
-DIALECTS: tuple[str, ...] = tuple(
-    "广东话 东北话 甘肃话 贵州话 河南话 湖北话 湖南话 江西话 闽南话 宁夏话 山西话 陕西话 山东话 上海话 四川话 天津话 云南话".split()
+DIALECTS: tuple[str, ...] = words(
+    "广东话 东北话 甘肃话 贵州话 河南话 湖北话 湖南话 江西话 闽南话 宁夏话 山西话 陕西话 山东话 上海话 四川话 "
+    "天津话 云南话"
 )
 OFFICIAL: tuple[str, ...] = (
     *(f"请用{d}表达。" for d in DIALECTS),

@@ -15,11 +15,17 @@ from cosyvoice_app.text.chars import HAN, LATIN, is_letter
 KEPT_MARKS = "，。！？；：、…—–“”‘’「」『』《》〈〉【】（）〔〕·～,.?!;:()\"'- \n¿¡«»"
 """Marks that reach the tokenizer as typed. No other mark does."""
 
-_INVISIBLE = re.compile("[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
-                        "\U000e0000-\U000e007f\U000e0100-\U000e01ef\u20e3\U0001f3fb-\U0001f3ff\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    "\U000e0000-\U000e007f\U000e0100-\U000e01ef\u20e3\U0001f3fb-\U0001f3ff\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]"
+)
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
-_APOSTROPHE = re.compile(rf"(?<=[{LATIN}])[’‘ʼ＇`´](?=[{LATIN}])|(?<=[sS])[’](?=\s)|(?<![{LATIN}\w])[’](?=(?:s|t|re|ve|ll|d|m|em|til|cause)\b|\d0s)")
-_LINE_MARKUP = re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+•·][ \t]+(?:\[[ xX]\][ \t]+)?|(?:[-=_*~][ \t]?){3,}$|\|)", re.MULTILINE)
+_APOSTROPHE = re.compile(
+    rf"(?<=[{LATIN}])[’‘ʼ＇`´](?=[{LATIN}])|(?<=[sS])[’](?=\s)|(?<![{LATIN}\w])[’](?=(?:s|t|re|ve|ll|d|m|em|til|cause)\b|\d0s)"
+)
+_LINE_MARKUP = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+•·][ \t]+(?:\[[ xX]\][ \t]+)?|(?:[-=_*~][ \t]?){3,}$|\|)", re.MULTILINE
+)
 _DECORATION = re.compile(r"([=*_#~+])\1{2,}|-{4,}")
 _RUN_OF_MARKS = re.compile(r"([。！？，、；：!?,;])\1{3,}")
 _SHOUTED = re.compile(r"\b[A-Z][A-Z']+(?:[ ,]+[A-Z][A-Z']*){2,}\b")
@@ -58,9 +64,9 @@ def _plain_forms(text: str) -> str:
     """Full-width letters and digits, circled and Roman numerals, digits of other scripts: as plain ASCII."""
     out = []
     for char in text:
-        if "\uff10" <= char <= "\uff5a" and unicodedata.category(char) in ("Nd", "Lu", "Ll"):
-            out.append(unicodedata.normalize("NFKC", char))
-        elif char in "％＋＝＠＆＜＞＃＊＿／＄－":
+        if (
+            "\uff10" <= char <= "\uff5a" and unicodedata.category(char) in ("Nd", "Lu", "Ll")
+        ) or char in "％＋＝＠＆＜＞＃＊＿／＄－":
             out.append(unicodedata.normalize("NFKC", char))
         elif char.isdecimal() and not char.isascii():
             out.append(str(unicodedata.decimal(char)))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from cosyvoice_app.text.chars import words
+
 _ZH_DIGITS = "零一二三四五六七八九"
 _ZH_GROUPS = ("", "万", "亿", "万亿", "亿亿")
-_EN_ONES = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-            "seventeen eighteen nineteen").split()
-_EN_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_EN_ONES = words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
+_EN_TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
 _EN_GROUPS = ("", "thousand", "million", "billion", "trillion", "quadrillion")
-_EN_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
-                "twelve": "twelfth"}
+_EN_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+}
 MAX_DIGITS = 18
 """Longer than this, a number is read digit by digit in both languages."""
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import unicodedata
 
+from cosyvoice_app.text.chars import words
 from cosyvoice_app.types import Pinyin
 
-INITIALS: tuple[str, ...] = tuple("b c ch d f g h j k l m n p q r s sh t w x y z zh".split())
+INITIALS: tuple[str, ...] = words("b c ch d f g h j k l m n p q r s sh t w x y z zh")
 
-_ALL_TONES = "a ai an ang ao e ei en eng i ia ian iang iao ie in ing iong iu o ong ou u ua uai uan uang ue ui un uo".split()
-_TONELESS = "a ai an ang ao e ei en eng i ian in ing iu o ong ou u uang ue un uo".split()
+_ALL_TONES = words(
+    "a ai an ang ao e ei en eng i ia ian iang iao ie in ing iong iu o ong ou u ua uai uan uang ue ui un uo"
+)
+_TONELESS = words("a ai an ang ao e ei en eng i ian in ing iu o ong ou u uang ue un uo")
 _RESTRICTED = {"er": (2, 3, 4), "ü": (2, 3, 4), "ve": (4,)}
 _MARKS = {1: "\u0304", 2: "\u0301", 3: "\u030c", 4: "\u0300"}
 _TONE_OF = {mark: tone for tone, mark in _MARKS.items()}

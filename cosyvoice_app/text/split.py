@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from cosyvoice_app.text.chars import is_han
-from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Text
+from cosyvoice_app.types import Arpabet, Pause, Piece, Pinyin, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,9 @@ class SplitLimits:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most or self.most < 20:
-            raise ValueError(f"SplitLimits(most={self.most}, least={self.least}): need 20 <= most and 0 <= least <= most")
+            raise ValueError(
+                f"SplitLimits(most={self.most}, least={self.least}): need 20 <= most and 0 <= least <= most"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ PAUSE_CLAUSE_MS, PAUSE_SENTENCE_MS, PAUSE_LINE_MS, PAUSE_PARAGRAPH_MS = 80, 200,
 HAN_UNITS, CAPITAL_UNITS = 5, 4
 
 _CLOSERS = "”’」』》】）)\"'"
-_SENTENCE_END = re.compile(rf"(?:[。！？!?；;]|…+|\.{{2,}}|\.(?=[\s{_CLOSERS}]|$|[\u4e00-\u9fff]))+[{_CLOSERS}]*\s*|\n+")
+_SENTENCE_END = re.compile(
+    rf"(?:[。！？!?；;]|…+|\.{{2,}}|\.(?=[\s{_CLOSERS}]|$|[\u4e00-\u9fff]))+[{_CLOSERS}]*\s*|\n+"
+)
 _CLAUSE_END = re.compile(rf"(?:[，,、：:—–～]|(?<=\s)-(?=\s))+[{_CLOSERS}]*\s*")
 _INITIAL = re.compile(r"(?:\b[A-Za-z]|\b(?:Mr|Mrs|Ms|Dr|St|Prof|Jr|Sr|vs|No|U\.S|a\.m|p\.m))$")
 
@@ -80,8 +84,11 @@ def _trim(pieces: list[Piece]) -> tuple[Piece, ...]:
             texts[i] = strip(text)
             if texts[i]:
                 break
-    return tuple(Text(t, p.language) if isinstance(p, Text) and t is not None else p
-                 for p, t in zip(pieces, texts, strict=True) if t != "")
+    return tuple(
+        Text(t, p.language) if isinstance(p, Text) and t is not None else p
+        for p, t in zip(pieces, texts, strict=True)
+        if t != ""
+    )
 
 
 def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
@@ -140,9 +147,18 @@ def _cut(pieces: list[Piece], end: re.Pattern[str]) -> list[list[Piece]]:
             continue
         done = 0
         for match in end.finditer(piece.text):
-            if match[0].startswith(".") and _INITIAL.search(piece.text[: match.start()]) and match.end() < len(piece.text):
+            if (
+                match[0].startswith(".")
+                and _INITIAL.search(piece.text[: match.start()])
+                and match.end() < len(piece.text)
+            ):
                 continue
-            if match[0].rstrip() == "." and match.end() == len(piece.text) and i + 1 < len(pieces) and not match[0][-1].isspace():
+            if (
+                match[0].rstrip() == "."
+                and match.end() == len(piece.text)
+                and i + 1 < len(pieces)
+                and not match[0][-1].isspace()
+            ):
                 following = pieces[i + 1]
                 if isinstance(following, Text) and following.language == "en":
                     continue
@@ -203,7 +219,9 @@ def _words_fit(clause: list[Piece], limits: SplitLimits) -> list[list[Piece]]:
 def _atoms(text: str, most: int) -> list[str]:
     """Words with the space or mark after them; a word longer than `most` units is cut, for it can't be spoken in one go."""
     out = []
-    for word in re.findall(r"[\u3400-\u9fff\U00020000-\U000323af][^\w\s]*\s*|[^\s\u3400-\u9fff\U00020000-\U000323af]+\s*|\s+", text):
+    for word in re.findall(
+        r"[\u3400-\u9fff\U00020000-\U000323af][^\w\s]*\s*|[^\s\u3400-\u9fff\U00020000-\U000323af]+\s*|\s+", text
+    ):
         step = max(1, most // CAPITAL_UNITS)
         out.extend([word] if text_units(word) <= most else [word[i : i + step] for i in range(0, len(word), step)])
     return out
@@ -238,7 +256,11 @@ def _pack(sentences: list[list[Piece]], limits: SplitLimits) -> list[list[Piece]
     """Join what is too short to be spoken well alone with what follows, or at the end with what precedes."""
     out: list[list[Piece]] = []
     for sentence in sentences:
-        if out and _size(out[-1]) + _size(sentence) <= limits.most and min(_size(out[-1]), _size(sentence)) < limits.least:
+        if (
+            out
+            and _size(out[-1]) + _size(sentence) <= limits.most
+            and min(_size(out[-1]), _size(sentence)) < limits.least
+        ):
             out[-1] = _merge(out[-1] + sentence)
         else:
             out.append(_merge(sentence))

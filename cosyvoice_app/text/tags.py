@@ -16,11 +16,11 @@ import unicodedata
 from dataclasses import dataclass
 
 from cosyvoice_app.text import arpabet, pinyin
-from cosyvoice_app.text.chars import LATIN
+from cosyvoice_app.text.chars import LATIN, words
 from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Text
 
-POINT_EVENTS: tuple[str, ...] = tuple(
-    "breath noise laughter cough clucking accent quick_breath hissing sigh vocalized-noise lipsmack mn".split()
+POINT_EVENTS: tuple[str, ...] = words(
+    "breath noise laughter cough clucking accent quick_breath hissing sigh vocalized-noise lipsmack mn"
 )
 SPAN_EVENTS: tuple[str, ...] = ("<strong>", "</strong>", "<laughter>", "</laughter>")
 MAX_PAUSE_MS = 10_000
@@ -33,8 +33,9 @@ _BRACKET = re.compile(r"\[([^\[\]\n]{0,40})\]")
 _NESTED = re.compile(r"\[[^\[\]\n]{0,20}\[[^\[\]\n]{0,20}\][^\[\]\n]{0,20}\]")
 _SPAN = re.compile("|".join(re.escape(s) for s in SPAN_EVENTS))
 _PAUSE = re.compile(r"(?:pause\s*:?\s*)?(\d{1,4}(?:\.\d{1,3})?)\s*(ms|s)|pause", re.IGNORECASE)
-_TAG_LIKE = re.compile(rf"[{LATIN}\u0300-\u036f][{LATIN}\u0300-\u036f0-9:_-]{{0,15}}|pause\b.*|\d+(?:\.\d+)?\s*[A-Za-z]*s|",
-                       re.IGNORECASE)
+_TAG_LIKE = re.compile(
+    rf"[{LATIN}\u0300-\u036f][{LATIN}\u0300-\u036f0-9:_-]{{0,15}}|pause\b.*|\d+(?:\.\d+)?\s*[A-Za-z]*s|", re.IGNORECASE
+)
 _TONED_TAIL = re.compile(r"[a-zA-Zü]{0,3}[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zA-Zü]{0,3}[0-9]?(?![A-Za-z])")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\((https?://[^\s()]+)\)")
 
@@ -118,7 +119,9 @@ class _Parser:
                 return self._reject(nested[0], nested.end())
         if not _BRACKET.match(text, at):
             self._plain(before)
-            self.warnings.append(f'"{text[at : at + 12]}": an opening bracket without its closing one; the bracket was left out.')
+            self.warnings.append(
+                f'"{text[at : at + 12]}": an opening bracket without its closing one; the bracket was left out.'
+            )
             return at + 1
         self._plain(before)
         return self._run_of_brackets(at)
@@ -203,7 +206,9 @@ class _Parser:
         if match[1]:
             ms = round(float(match[1]) * (1000 if match[2].lower() == "s" else 1))
         if ms > MAX_PAUSE_MS:
-            self.warnings.append(f'"[{match[0]}]" is longer than the longest pause, {MAX_PAUSE_MS // 1000} s; that was used.')
+            self.warnings.append(
+                f'"[{match[0]}]" is longer than the longest pause, {MAX_PAUSE_MS // 1000} s; that was used.'
+            )
         self.parts.append(Pause(min(ms, MAX_PAUSE_MS)))
 
     def _reject(self, quoted: str, end: int, why: str = "is not a tag this app knows") -> int:

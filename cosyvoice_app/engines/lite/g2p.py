@@ -61,7 +61,8 @@ _Token = _Word | _Mark | _English | Pinyin | str
 
 _TOKEN = re.compile(
     rf"(?P<han>[{HAN}]+)|(?P<en>[{LATIN}]+(?:['][{LATIN}]+)*'?)|(?P<mark>\.{{2,}}|…+|—+|[–,.!?;:()\"“”‘’，。！？；：、（）「」『』《》〈〉【】〔〕«»])"
-    rf"|(?P<space>[\s'·～~·-]+)|(?P<other>[^\s])")
+    rf"|(?P<space>[\s'·～~·-]+)|(?P<other>[^\s])"
+)
 _JAPANESE = re.compile(f"[{KANA}]")
 _KOREAN = re.compile(f"[{HANGUL}]")
 
@@ -111,9 +112,9 @@ class LiteG2P:
                 close_run()
                 read.append(token)
         close_run()
-        return self._speak_english(read)
+        return self._speak_english(read, warnings)
 
-    def _speak_english(self, read: list[_Word | _Mark | _English]) -> list[_Word | _Mark]:
+    def _speak_english(self, read: list[_Word | _Mark | _English], warnings: list[str]) -> list[_Word | _Mark]:
         """Right to left, because weak forms depend on the sound that follows."""
         out: list[_Word | _Mark] = []
         vowel: bool | None = None
@@ -124,6 +125,8 @@ class LiteG2P:
                 before = read[i - 1] if i else None
                 previous = before.surface.lower() if isinstance(before, _English) else ""
                 symbols = self._english.word(token.surface, Context(vowel, previous, following))
+                if not symbols:
+                    warnings.append(f'No reading is known for "{token.surface}"; it was not spoken.')
                 following = token.surface.lower()
                 token = _Word(token.surface, symbols)
             else:
@@ -143,7 +146,7 @@ def _unsupported(sentence: list[Piece]) -> str:
     if _KOREAN.search(text):
         return f'Korean is not supported by this engine: "{text.strip()}" was not spoken.'
     kana = _JAPANESE.findall(text)
-    if len(kana) > 1 or kana and kana[0] not in "のノ":
+    if len(kana) > 1 or (kana and kana[0] not in "のノ"):
         return f'Japanese is not supported by this engine: "{text.strip()}" was not spoken.'
     return ""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cosyvoice_app.engines.lite.g2p_oov import LetterToSound
 from cosyvoice_app.engines.lite.g2p_symbols import from_arpabet
+from cosyvoice_app.text.chars import words
 
 VOWELS = frozenset("AIOQWYaiuæɑɐɒəɛɜɪʊʌᵻ")
 _SOUNDS = VOWELS | frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
@@ -22,12 +23,24 @@ _FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")
 
 Entry = str | dict[str, str | None]
 
-_EMPHASISED = frozenset("NOT AND ALL YOU THE ARE WAS BUT FOR NOW NEW YES BIG ONE TWO WHY HOW OUT OFF MY ME HE WE IS BE DO GO NO SO UP ON IF OR".split())
-_SPELLED = frozenset("US IT WHO PM TV PC ID UK EU UN HR PR CV DJ MC VIP CEO ATM FAQ USA DIY".split())
+_EMPHASISED = frozenset(
+    words(
+        "NOT AND ALL YOU THE ARE WAS BUT FOR NOW NEW YES BIG ONE TWO WHY HOW OUT OFF MY ME HE WE IS BE DO GO NO SO "
+        "UP ON IF OR"
+    )
+)
+_SPELLED = frozenset(words("US IT WHO PM TV PC ID UK EU UN HR PR CV DJ MC VIP CEO ATM FAQ USA DIY"))
 _MAX_GUESSED = 24
-_NOUN_BEFORE = frozenset("a an the my your his her its our their this that these those some any no of in with for by".split())
-_VERB_BEFORE = frozenset("to will would can could should shall must may might i you we they don't didn't doesn't won't can't not let's please".split())
-_PARTICIPLE_BEFORE = frozenset("have has had having i've you've we've they've is are was were been being be".split())
+_NOUN_BEFORE = frozenset(
+    words("a an the my your his her its our their this that these those some any no of in with for by")
+)
+_VERB_BEFORE = frozenset(
+    words(
+        "to will would can could should shall must may might i you we they don't didn't doesn't won't can't not "
+        "let's please"
+    )
+)
+_PARTICIPLE_BEFORE = frozenset(words("have has had having i've you've we've they've is are was were been being be"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ class Context:
 
 
 class EnglishLexicon:
-    """Thread-safe once built. `word` never returns nothing for a word with a Latin letter."""
+    """Thread-safe once built. `word` returns nothing only for a word without a letter of A-Z, accents aside."""
 
     def __init__(self, gold: Path, silver: Path, oov: Path) -> None:
         self._gold: dict[str, Entry] = json.loads(gold.read_text(encoding="utf-8"))
@@ -63,7 +76,7 @@ class EnglishLexicon:
 
     def letters(self, written: str) -> str:
         """Spelled out: the last letter carries the stress, as in F-B-I."""
-        names = [self._letter(c) for c in written]
+        names = [self._letter(c) for c in _without_accents(written)]
         joined = "".join(_restress(name, 0) for name in names if name)
         head, mark, tail = joined.rpartition("ˌ")
         return f"{head}ˈ{tail}" if mark else joined
@@ -100,7 +113,7 @@ class EnglishLexicon:
             return _restress(self._letter(written), stress) or None
         if written.isupper() and written not in self._gold:
             if self._is_initials(written):
-                return self.letters(written)
+                return self.letters(written) or None
         for form in dict.fromkeys((written, written.lower(), written.capitalize())):
             if form in self._gold or form in self._silver:
                 return self._entry(form, context, stress)
@@ -109,8 +122,11 @@ class EnglishLexicon:
             return self._known(lower[:-2] + "'s", context, stress) or self._known(lower[:-1], context, stress)
         if lower.endswith("'"):
             return self._known(lower[:-1], context, stress)
-        return self._ending_s(lower, context, stress) or self._ending_ed(lower, context, stress) or \
-            self._ending_ing(lower, context, stress)
+        return (
+            self._ending_s(lower, context, stress)
+            or self._ending_ed(lower, context, stress)
+            or self._ending_ing(lower, context, stress)
+        )
 
     def _is_initials(self, written: str) -> bool:
         letters = written.replace("'", "")
@@ -139,8 +155,12 @@ class EnglishLexicon:
         stem = None
         if len(word) >= 3 and word.endswith("s") and not word.endswith("ss"):
             stem = self._stem(word[:-1], context, stress)
-        if stem is None and (word.endswith("'s") or (len(word) > 4 and word.endswith("es") and not word.endswith("ies"))):
-            stem = self._stem(word[:-2], context, stress) or (self._known(word[:-2], context, stress) if word.endswith("'s") else None)
+        if stem is None and (
+            word.endswith("'s") or (len(word) > 4 and word.endswith("es") and not word.endswith("ies"))
+        ):
+            stem = self._stem(word[:-2], context, stress) or (
+                self._known(word[:-2], context, stress) if word.endswith("'s") else None
+            )
         if stem is None and len(word) > 4 and word.endswith("ies"):
             stem = self._stem(word[:-3] + "y", context, stress)
         return _add_s(stem) if stem else None

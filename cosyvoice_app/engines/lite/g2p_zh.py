@@ -15,6 +15,7 @@ from pypinyin.constants import PINYIN_DICT
 
 from cosyvoice_app.engines.lite import g2p_pinyin
 from cosyvoice_app.engines.lite.g2p_zh_words import FULL_ER, READINGS, VARIANTS
+from cosyvoice_app.text.chars import words
 from cosyvoice_app.text.pinyin import split_tone
 from cosyvoice_app.types import Pinyin
 
@@ -41,7 +42,9 @@ class Spoken:
 
 _LONGEST_READING = max(len(word) for word in READINGS)
 _NUMERALS = frozenset("零〇一二三四五六七八九十百千万亿点幺")
-_FIRST_WORDS = frozenset("统一 唯一 同一 单一 万一 专一 合一 归一 逐一 周一 星期一 礼拜一 初一 高一 大一 其一 不一 划一".split())
+_FIRST_WORDS = frozenset(
+    words("统一 唯一 同一 单一 万一 专一 合一 归一 逐一 周一 星期一 礼拜一 初一 高一 大一 其一 不一 划一")
+)
 _MEASURES = frozenset("个种些样天年次遍下点条只本张件位家间场段句首")
 
 
@@ -53,8 +56,16 @@ def phrase(parts: list[str | Pinyin]) -> tuple[list[Spoken], str]:
     for part in parts:
         if isinstance(part, Pinyin):
             letters, tone = split_tone(part.final)
-            syllables.append(Syllable(f"[{part.initial}][{part.final}]" if part.initial else f"[{part.final}]",
-                                      part.initial, letters, tone, word, fixed=True))
+            syllables.append(
+                Syllable(
+                    f"[{part.initial}][{part.final}]" if part.initial else f"[{part.final}]",
+                    part.initial,
+                    letters,
+                    tone,
+                    word,
+                    fixed=True,
+                )
+            )
             word += 1
             continue
         read, lost = _read(part, word)
@@ -95,7 +106,9 @@ def _apply_tags(tagged: list[tuple[str, str]], readings: list[str]) -> None:
     for word, tag in tagged:
         last = at + len(word) - 1
         if tag in ("uv", "ud", "ul", "uz", "ug", "uj") and len(word) == 1:
-            readings[at] = {"地": "de5", "得": "de5", "了": "le5", "着": "zhe5", "过": "guo5", "的": "de5"}.get(word, readings[at])
+            readings[at] = {"地": "de5", "得": "de5", "了": "le5", "着": "zhe5", "过": "guo5", "的": "de5"}.get(
+                word, readings[at]
+            )
         elif len(word) == 2 and word[0] == word[1] and tag[:1] in ("n", "v") and readings[at] == readings[last]:
             readings[last] = readings[last][:-1] + "5"
         elif len(word) >= 2 and word[-1] in "们子头" and tag[:1] in ("n", "r") and word[-1] == "们":
@@ -134,7 +147,7 @@ def _sandhi_bu(syllables: list[Syllable]) -> None:
             continue
         following = syllables[i + 1]
         inside = i and syllables[i - 1].word == syllable.word == following.word
-        if i and syllables[i - 1].surface == following.surface or inside:
+        if (i and syllables[i - 1].surface == following.surface) or inside:
             syllable.tone = 5
         elif following.tone == 4:
             syllable.tone = 2
@@ -160,7 +173,11 @@ def _counts_as_one(syllables: list[Syllable], i: int, before: str, following: Sy
     """Digits, ordinals, and words that end in 一 keep the first tone."""
     if following.surface in "百千万亿":
         return before in ("十", "点", "第")
-    if before and before in _NUMERALS or before in ("第", "初") or following.surface in "零〇一二三四五六七八九十幺月号日":
+    if (
+        (before and before in _NUMERALS)
+        or before in ("第", "初")
+        or following.surface in "零〇一二三四五六七八九十幺月号日"
+    ):
         return True
     if following.surface == "点" and i + 2 < len(syllables) and syllables[i + 2].surface in _NUMERALS:
         return True
@@ -222,4 +239,3 @@ def _spoken(syllables: list[Syllable]) -> list[Spoken]:
 
 
 HAN_RUN = re.compile(r"[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cosyvoice_app.text.chars import words
+
 _NEUTRAL = """
 头发 tou2 fa5|頭髮 tou2 fa5|朋友 peng2 you5|喜欢 xi3 huan5|知道 zhi1 dao5|先生 xian1 sheng5|学生 xue2 sheng5|休息 xiu1 xi5
 漂亮 piao4 liang5|明白 ming2 bai5|时候 shi2 hou5|告诉 gao4 su5|事情 shi4 qing5|认识 ren4 shi5|关系 guan1 xi5|名字 ming2 zi5
@@ -47,7 +49,9 @@ def _parse(lines: str) -> dict[str, tuple[str, ...]]:
 READINGS = {**_parse(_NEUTRAL), **_parse(_POLYPHONES)}
 """Word -> a reading a character (TONE3 pinyin, 5 = neutral). Citation tones: 不 and 一 get their sandhi later."""
 
-FULL_ER = frozenset("女儿 婴儿 幼儿 孤儿 少儿 胎儿 健儿 宠儿 混血儿 新生儿 产儿 早产儿 男儿 孩儿 托儿 育儿 患儿 宁馨儿".split())
+FULL_ER = frozenset(words(
+    "女儿 婴儿 幼儿 孤儿 少儿 胎儿 健儿 宠儿 混血儿 新生儿 产儿 早产儿 男儿 孩儿 托儿 育儿 患儿 宁馨儿"
+))
 """Words whose 儿 is a syllable, keyed by the last character before it as well as whole."""
 
 VARIANTS = {"𠮷": "吉", "〇": "零", "爲": "为", "綫": "线", "裡": "里", "裏": "里", "祂": "他", "妳": "你", "汙": "污", "牠": "它", "喫": "吃"}
