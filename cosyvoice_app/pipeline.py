@@ -23,7 +23,7 @@ import numpy as np
 from cosyvoice_app.audio.level import judge, trim_silence
 from cosyvoice_app.engines.base import Engine
 from cosyvoice_app.engines.failure import translate
-from cosyvoice_app.errors import BadAudio, BadInput, Cancelled, EngineFailure
+from cosyvoice_app.errors import BadAudio, BadInput, Cancelled, EngineFailure, OutOfMemory
 from cosyvoice_app.text.frontend import prepare
 from cosyvoice_app.text.instruct import parse_instruct
 from cosyvoice_app.types import (
@@ -130,24 +130,30 @@ class Pipeline:
             cancel: CancelToken | None = None) -> Spoken:
         """Make the audio of `job`. Raises Cancelled, OutOfMemory, BadAudio, EngineFailure or what the encoder says of
         the clip; a failed job leaves nothing behind."""
-        cancel = cancel or NeverCancelled()
+        try:
+            with _engine_errors():
+                return self._run(job, on_progress, on_chunk, cancel or NeverCancelled())
+        except OutOfMemory:
+            self._voices.clear()  # whatever is kept only to save time
+            raise
+
+    def _run(self, job: Job, on_progress: OnProgress, on_chunk: OnChunk | None, cancel: CancelToken) -> Spoken:
         started = time.perf_counter()
-        with _engine_errors():
-            voice, cached = self._voice(job, on_progress, cancel)
-            style = self._engine.style_encoder.encode(job.intent, speed=job.speed)
-            voice_s = time.perf_counter() - started
-            utterance = Utterance(job.segments, job.intent, job.seed, job.speed, job.clip.sha256)
-            pieces: list[Audio] = []
-            first_audio_s = 0.0
-            for index in range(len(job.segments)):
-                cancel.check()
-                on_progress(Progress("speaking", index / len(job.segments), f"{index + 1}/{len(job.segments)}"))
-                piece = self._speak(Row(utterance, index, voice, style, segment_seed(job.seed, index)), cancel)
-                first_audio_s = first_audio_s or time.perf_counter() - started
-                if on_chunk is not None:
-                    on_chunk(piece, index)
-                pieces.append(piece)
+        voice, cached = self._voice(job, on_progress, cancel)
+        style = self._engine.style_encoder.encode(job.intent, speed=job.speed)
+        voice_s = time.perf_counter() - started
+        utterance = Utterance(job.segments, job.intent, job.seed, job.speed, job.clip.sha256)
+        pieces: list[Audio] = []
+        first_audio_s = 0.0
+        for index in range(len(job.segments)):
             cancel.check()
+            on_progress(Progress("speaking", index / len(job.segments), f"{index + 1}/{len(job.segments)}"))
+            piece = self._speak(Row(utterance, index, voice, style, segment_seed(job.seed, index)), cancel)
+            first_audio_s = first_audio_s or time.perf_counter() - started
+            if on_chunk is not None:
+                on_chunk(piece, index)
+            pieces.append(piece)
+        cancel.check()
         audio = _join(pieces)
         total_s = time.perf_counter() - started
         synthesis_s = total_s - voice_s

@@ -529,7 +529,8 @@ def test_nothing_grows_from_call_to_call(start: Start, p0: PromptClip) -> None:
 
     def use() -> tuple[int, int, int, int, int]:
         here, worker = psutil.Process(), psutil.Process(service.status().worker_pid)
-        return here.num_fds(), threading.active_count(), worker.num_fds(), worker.num_threads(), worker.memory_info().rss
+        return (here.num_fds(), threading.active_count(), worker.num_fds(), worker.num_threads(),
+                worker.memory_info().rss)
 
     for _ in range(5):
         say(service, p0)

@@ -371,7 +371,10 @@ class EngineService:
 
 
 def _device_warnings(asked: str, facts: EngineFacts | None, report: Report | None) -> tuple[str, ...]:
-    """Say it when a component does not run where the engine does, or the engine not where it was asked to."""
+    """Say it when a component does not run where the engine does, or the engine not where it was asked to.
+
+    A style encoder reads words and may do so on the CPU without a loss.
+    """
     if facts is None:
         return ()
     warnings = []
@@ -379,7 +382,7 @@ def _device_warnings(asked: str, facts: EngineFacts | None, report: Report | Non
         warnings.append(f"--device {asked} was asked for, but the engine runs on {facts.device}: "
                         f"{facts.device_reason}.")
     elsewhere = {name: place for name, place in (report.components if report else {}).items()
-                 if place.partition(":")[0] != facts.device.partition(":")[0]}
+                 if place.partition(":")[0] != facts.device.partition(":")[0] and name != "style_encoder"}
     if elsewhere:
         places = ", ".join(f"{name} on {place}" for name, place in elsewhere.items())
         warnings.append(f"The engine runs on {facts.device}, but {places}.")

@@ -10,7 +10,8 @@ from cosyvoice_app.types import Voice
 class VoiceCache:
     """Least recently used out first. Keys come from `SpeakerEncoder.voice_key`: content, never a name."""
 
-    def __init__(self, capacity: int = 16) -> None:
+    def __init__(self, capacity: int = 4) -> None:
+        """A fitted voice may hold a few hundred megabytes, and engines find theirs again on disk: keep few."""
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1")
         self._capacity = capacity
@@ -27,6 +28,9 @@ class VoiceCache:
         self._voices.move_to_end(key)
         while len(self._voices) > self._capacity:
             self._voices.popitem(last=False)
+
+    def clear(self) -> None:
+        self._voices.clear()
 
     def __len__(self) -> int:
         return len(self._voices)

@@ -134,11 +134,11 @@ class VoiceLibrary:
         with _open_zip(data) as archive:
             for voice_id in sorted(_voices_in(archive)):
                 note = json.loads(_read_entry(archive, f"{voice_id}/voice.json", _NOTE_MAX_BYTES))
-                clip = load_prompt(_read_entry(archive, f"{voice_id}/clip.wav", _CLIP_MAX_BYTES), name_hint="clip.wav")
-                name, words = note.get("name"), note.get("prompt_text", "")
+                name, words = (note.get("name"), note.get("prompt_text", "")) if isinstance(note, dict) else (None, "")
                 if not isinstance(name, str) or not isinstance(words, str):
                     raise BadInput(f"{voice_id}/voice.json in the zip has no usable name.", param="file")
-                judged.append((name, clip, words))
+                clip = load_prompt(_read_entry(archive, f"{voice_id}/clip.wav", _CLIP_MAX_BYTES), name_hint="clip.wav")
+                judged.append((_clean_name(name), clip, words))
         return [self.add(name, clip, words) for name, clip, words in judged]
 
     def list(self) -> list[SavedVoice]:
