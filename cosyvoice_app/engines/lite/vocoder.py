@@ -105,8 +105,18 @@ class Generator(nn.Module):
         self.window: Tensor
         self.synthesis: Tensor
 
-    def _source_spectrum(self, f0: Tensor, noise: Tensor) -> Tensor:
-        """Magnitude and phase of the excitation, [B, T * 60 + 1, n_fft + 2]. No gradient: it is an input."""
+    def _source_spectrum(self, f0: Tensor, noise: Tensor, lengths: Tensor | None) -> Tensor:
+        """Magnitude and phase of the excitation, [B, T * 60 + 1, n_fft + 2]. No gradient: it is an input.
+
+        Rows of differing length are analysed one by one, since the analysis reflects the signal at its own end.
+        """
+        if lengths is not None:
+            size = self.config.prosody_hop_samples
+            rows = [
+                self._source_spectrum(f0[i : i + 1, :n], noise[i : i + 1, : n * size], None)[0]
+                for i, n in enumerate(lengths.tolist())
+            ]
+            return nn.utils.rnn.pad_sequence(rows, batch_first=True)
         with torch.no_grad():
             source = self.m_source(f0, noise)
             n_fft, hop = self.config.n_fft, self.config.istft_hop_samples
@@ -115,7 +125,7 @@ class Generator(nn.Module):
 
     def forward(self, x: Tensor, style: Tensor, f0: Tensor, noise: Tensor, lengths: Tensor | None = None) -> Tensor:
         """`lengths` [B]: valid frames of x (80 Hz) when rows differ; None when all are whole."""
-        source = self._source_spectrum(f0, noise)
+        source = self._source_spectrum(f0, noise, lengths)
         count = len(self.config.resblock_kernels)
         scale = 1
         for stage, up in enumerate(self.ups):

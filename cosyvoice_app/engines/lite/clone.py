@@ -1,0 +1,134 @@
+"""From a clip to a LiteVoice: measure the speaker, choose the nearest stock voice, fit the decoder to the clip."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from cosyvoice_app.engines.lite.adapt import FAST, FULL, Fit, FitConfig, Target, fit, make_target, to_rate
+from cosyvoice_app.engines.lite.model import LiteModel, Prosody
+from cosyvoice_app.engines.lite.prosody import Shape
+from cosyvoice_app.engines.lite.speak import encode_batch, shape_row, split_symbols
+from cosyvoice_app.engines.lite.speaker import SpeakerStats, measure
+from cosyvoice_app.engines.lite.styles import StockVoice
+from cosyvoice_app.engines.lite.voice import LiteVoice, Measures, VoiceStore
+from cosyvoice_app.text.frontend import prepare
+from cosyvoice_app.types import CancelToken, OnProgress, Progress, PromptClip, Refine, Voice
+
+log = logging.getLogger(__name__)
+
+RECIPE = 1
+"""Raised whenever the same clip would give another voice, so that cached ones are made again."""
+
+SENTENCES = (
+    "The quick brown fox jumps over the lazy dog near the river bank.",
+    "昨天早上我们在花园的椅子下面发现了一只黄色的小鸟。",
+    "Many people think that music should be played with feeling, not only with skill.",
+    "He asked whether anyone could join us for tea at five o'clock on Thursday.",
+    "请把窗户关好，外面的风越来越大了。",
+    "You should choose a good book and give it to your younger brother.",
+)
+"""What a fit makes the voice say. Nobody hears it; it covers the sounds of both languages."""
+KEPT_APART = "Every child was given a fresh orange, two cakes and a small blue ball. 学校门口的商店今天不开门。"
+
+SPEED_LIMITS = (0.82, 1.2)
+RANGE_LIMITS = (0.7, 1.4)
+
+
+class LiteSpeakerEncoder:
+    """Voices are cached on disk by the clip's content, its words, the model and the setting; never by a name."""
+
+    def __init__(self, model: LiteModel, store: VoiceStore) -> None:
+        self._model = model
+        self._store = store
+
+    def voice_key(self, clip: PromptClip, *, transcript: str, refine: Refine) -> str:
+        parts = (clip.sha256, transcript.strip(), self._model.model_hash, refine, str(RECIPE))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def encode(
+        self, clip: PromptClip, *, transcript: str, refine: Refine, progress: OnProgress, cancel: CancelToken
+    ) -> Voice:
+        """Raises Cancelled between steps of a fit. A fit that fails its own judgement leaves the unfitted voice, and says so."""
+        key = self.voice_key(clip, transcript=transcript, refine=refine)
+        voice = self._store.load(key) if refine != "off" else None
+        if voice is None:
+            progress(Progress("measuring", 0.0))
+            voice = self._make(clip, transcript, refine, progress, cancel)
+            if refine != "off":
+                self._store.save(key, voice)
+        return Voice(key, voice, notes=voice.measures.notes, warnings=voice.measures.warnings)
+
+    def _make(
+        self, clip: PromptClip, transcript: str, refine: Refine, progress: OnProgress, cancel: CancelToken
+    ) -> LiteVoice:
+        model = self._model
+        stats = measure(clip.samples, clip.rate_hz)
+        cancel.check()
+        samples = torch.from_numpy(np.ascontiguousarray(clip.samples)).to(model.device)
+        target = make_target(model, samples, clip.rate_hz)
+        stock, _ = model.styles.nearest(target.speaker, stats.f0_median_hz)[0]
+        measures = _measures(stock, stats)
+        voice = LiteVoice(model.styles.style(stock.name).to(model.device), measures)
+        if refine == "off":
+            return voice
+        config = FULL if refine == "full" else FAST
+        made = self._fit(voice, target, config, progress, cancel)
+        return _with_fit(voice, made, refine)
+
+    def _fit(
+        self, voice: LiteVoice, target: Target, config: FitConfig, progress: OnProgress, cancel: CancelToken
+    ) -> Fit:
+        with torch.no_grad():
+            spoken = self._rehearse(voice)
+        half = self._model.config.style
+        return fit(
+            self._model, target, voice.style[:half], spoken[:-1], spoken[-1], config, progress=progress, cancel=cancel
+        )
+
+    def _rehearse(self, voice: LiteVoice) -> list[Prosody]:
+        """The fit's sentences with this voice's prosody, the one that only judges last."""
+        model, measures = self._model, voice.measures
+        style = voice.style[model.config.style :]
+        encoded = encode_batch(model, self._symbols, style.expand(len(self._symbols), -1))
+        shape = Shape(measures.speed, measures.f0_median_hz, measures.f0_range)
+        return [shape_row(model, encoded, i, style, shape) for i in range(len(self._symbols))]
+
+    @cached_property
+    def _symbols(self) -> list[str]:
+        symbols = []
+        for sentence in (*SENTENCES, KEPT_APART):
+            segments = prepare(sentence, max_chars=None).segments
+            symbols.append(split_symbols(" ".join(self._model.g2p(segment).symbols for segment in segments))[0])
+        return symbols
+
+
+def _measures(stock: StockVoice, stats: SpeakerStats) -> Measures:
+    """Where the clip's voice lies beside the stock voice. A whisper has no F0: then the stock voice's own is kept."""
+    span = stats.f0_range_semitones / stock.f0_range_semitones if stats.f0_range_semitones > 0 else 1.0
+    rate = stats.syllables_per_s / stock.syllables_per_s if stats.syllables_per_s > 0 else 1.0
+    return Measures(
+        base=stock.name,
+        f0_median_hz=round(stats.f0_median_hz, 2),
+        f0_range=round(float(np.clip(span, *RANGE_LIMITS)), 3),
+        speed=round(float(np.clip(rate, *SPEED_LIMITS)), 3),
+        refined="off",
+        notes=(f"Base voice {stock.name}, pitch {stats.f0_median_hz:.0f} Hz.",),
+    )
+
+
+def _with_fit(voice: LiteVoice, made: Fit, refine: Refine) -> LiteVoice:
+    scores = {name: round(value, 4) for name, value in made.scores.items()}
+    if made.scale == 0.0:
+        warning = "The voice could not be fitted to this clip without hurting the words; the nearest stock voice is used."
+        return replace(voice, measures=replace(voice.measures, warnings=(warning,), scores=scores))
+    style = torch.cat([made.style, voice.style[len(made.style) :]])
+    near = made.scores[f"speaker_{made.scale:g}"]
+    note = f"Fitted to the clip ({refine}): speaker similarity {made.scores['speaker_off']:.2f} before, {near:.2f} after."
+    measures = replace(voice.measures, refined=refine, notes=(*voice.measures.notes, note), scores=scores)
+    return LiteVoice(style, measures, made.changed)

@@ -1,0 +1,120 @@
+"""What the lite engine keeps of a speaker, and its cache on disk.
+
+A voice is a base style, where its pitch lies and how far it moves, how fast it speaks, and, when it was fitted to its
+clip, the decoder tensors that changed. Fitted tensors are kept as half-precision differences from the released ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cosyvoice_app.engines.lite.vocoder import Decoder
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+KEEP_ON_DISK = 64
+"""Fitted voices kept in the cache; the least recently used go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is known of a voice beyond its tensors; all JSON."""
+
+    base: str
+    f0_median_hz: float
+    f0_range: float
+    speed: float
+    refined: str
+    """"off", "fast" or "full": what was really done, which is "off" when a fit was tried and thrown away."""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LiteVoice:
+    """`style` [256] fp32: acoustic and prosodic halves. `changed`: decoder tensors in place of the released ones."""
+
+    style: Tensor
+    measures: Measures
+    changed: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class VoiceStore:
+    """Fitted voices on disk, one file each, named by the voice's key. A damaged file counts as absent."""
+
+    def __init__(self, folder: Path, decoder: Decoder) -> None:
+        self._folder = folder
+        self._decoder = decoder
+
+    def load(self, key: str) -> LiteVoice | None:
+        path = self._path(key)
+        if not path.is_file():
+            return None
+        try:
+            voice = self._read(path)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            log.warning("the fitted voice %s can't be read and is made again: %s", path, error)
+            return None
+        with contextlib.suppress(OSError):  # a read-only cache still serves; only its order of use is not kept
+            os.utime(path)
+        return voice
+
+    def save(self, key: str, voice: LiteVoice) -> None:
+        """Write atomically. A full or read-only disk costs the cache entry, not the voice: it is logged."""
+        released = dict(self._decoder.named_parameters())
+        tensors = {f"delta.{n}": (t - released[n]).half().cpu().contiguous() for n, t in voice.changed.items()}
+        tensors["style"] = voice.style.float().cpu().contiguous()
+        meta = {"format": str(FORMAT), "measures": json.dumps(asdict(voice.measures))}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._folder, suffix=".part")
+            os.close(handle)
+            save_file(tensors, name, metadata=meta)
+            os.replace(name, self._path(key))
+            self._prune()
+        except OSError as error:
+            log.warning("the fitted voice could not be kept in %s: %s", self._folder, error)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.safetensors"
+
+    def _read(self, path: Path) -> LiteVoice:
+        released = dict(self._decoder.named_parameters())
+        with safe_open(str(path), framework="pt") as file:
+            meta = file.metadata()
+            if meta.get("format") != str(FORMAT):
+                raise ValueError(f"format {meta.get('format')}, not {FORMAT}")
+            fields = json.loads(meta["measures"])
+            fields["notes"], fields["warnings"] = tuple(fields["notes"]), tuple(fields["warnings"])
+            style = file.get_tensor("style")
+            changed = {}
+            for name in file.keys():  # noqa: SIM118 - not a dict
+                if name.startswith("delta."):
+                    changed[name[6:]] = add_delta(released[name[6:]], file.get_tensor(name))
+        first = next(iter(released.values()))
+        return LiteVoice(style.to(first.device), Measures(**fields), changed)
+
+    def _prune(self) -> None:
+        files = sorted(self._folder.glob("*.safetensors"), key=lambda f: f.stat().st_mtime, reverse=True)
+        for old in files[KEEP_ON_DISK:]:
+            old.unlink(missing_ok=True)
+
+
+def add_delta(released: Tensor, delta: Tensor) -> Tensor:
+    """A new tensor with the released one's memory layout, so that convolutions find their taps contiguous."""
+    out = torch.empty_like(released, memory_format=torch.preserve_format)
+    return torch.add(released, delta.to(released), out=out)
