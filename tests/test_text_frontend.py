@@ -1,4 +1,6 @@
-"""The front end: nothing is lost, nothing is spoken that shouldn't be, and each written form is spoken in its language."""
+"""The front end: nothing is lost, nothing is spoken that shouldn't be, and each written form is spoken in its
+language.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_tags_han_and_words_come_out_in_order(text: str) -> None:
     tag = r"\[[A-Za-zü\u00c0-\u01ff]+[0-2]?\]"
     assert re.findall(tag, out) == re.findall(tag, text)
     assert _is_subsequence(re.findall(r"[\u4e00-\u9fff]", text), re.findall(r"[\u4e00-\u9fff]", out))
-    typed = [w for w in re.findall("[a-z]{4,}", _plain(text).lower())]
+    typed = re.findall("[a-z]{4,}", _plain(text).lower())
     assert _is_subsequence(typed, re.findall("[a-z]+", _plain(out).lower()))
     assert not re.search("[0-9]", _plain(out))
 

@@ -1,4 +1,6 @@
-"""The text front end: what was typed -> what is spoken, as segments, with a warning for whatever is not spoken as typed."""
+"""The text front end: what was typed -> what is spoken, as segments, with a warning for whatever is not spoken as
+typed.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,21 @@ from cosyvoice_app.text.chars import has_han, has_speech
 from cosyvoice_app.text.split import SplitLimits, split
 from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment
 
+DEFAULT_LIMITS = SplitLimits()
 NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one word in English or Chinese."
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """`segments` in speaking order (at least one), their texts joined being the whole text; `warnings` quote what was left out or changed."""
+    """`segments` in speaking order (at least one), their texts joined being the whole text; `warnings` quote what was
+    left out or changed.
+    """
 
     segments: tuple[Segment, ...]
     warnings: tuple[str, ...]
 
 
-def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimits = SplitLimits()) -> FrontEnd:
+def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimits = DEFAULT_LIMITS) -> FrontEnd:
     """Normalise and split `text`. `max_chars` limits what was typed, spaces at the ends not counted; None is no limit.
 
     Raises TextError when the text is longer than that, or when nothing in it can be spoken.
@@ -92,7 +97,9 @@ def _written(pieces: tuple[Piece, ...]) -> str:
 
 
 def _space_between(text: str, after: str) -> str:
-    """A space where joining two segments would run English words together, so that the texts joined are the whole text."""
+    """A space where joining two segments would run English words together, so that the texts joined are the whole
+    text.
+    """
     if not after or not (text[-1].isascii() and after[0].isascii()):
         return ""
     return " " if text[-1].isalnum() or after[0].isalnum() else ""

@@ -1,6 +1,8 @@
-"""The language a stretch of text is read in: Han is Mandarin, Latin is English, and what is neither follows its context.
+"""The language a stretch of text is read in: Han is Mandarin, Latin is English, and what is neither follows its
+context.
 
-A number is judged where it stands: by its sentence, and in a mixed sentence by the words beside it. So "我有 3 cats" says
+A number is judged where it stands: by its sentence, and in a mixed sentence by the words beside it. So "我有 3 cats"
+says
 "three" and "I have 3 个苹果" says 三, whatever the language of the clip or of the rest of the text.
 """
 
@@ -57,7 +59,9 @@ def _in_mixed(left: str, right: str) -> Language:
 
 
 def runs(text: str, default: Language) -> list[Text]:
-    """Cut `text` into stretches of one language, nothing lost. Marks, spaces and other scripts stay with what precedes."""
+    """Cut `text` into stretches of one language, nothing lost. Marks, spaces and other scripts stay with what
+    precedes.
+    """
     out: list[Text] = []
     start, current = 0, None
     for i, char in enumerate(text):

@@ -1,7 +1,8 @@
 """From typed plain text to words: clean, then speak what isn't a word. Tags are parsed out before and never come here.
 
 What is kept: every letter of every script, and the marks that carry pauses or tone. What is taken out is either markup
-(quietly: `**`, `#`, backticks, table bars) or a symbol without a name, such as an emoji (with a warning that quotes it).
+(quietly: `**`, `#`, backticks, table bars) or a symbol without a name, such as an emoji (with a warning that quotes
+it).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _NUMBER_LETTERS = re.compile(r"[\u2150-\u218b\u2460-\u249b\u24ea-\u24ff\u2776-\u
 
 
 def clean_typed(text: str) -> str:
-    """What is done to the whole typed text before tags are looked for: one kind of line end, no invisible characters, NFC.
+    """What is done to the whole typed text before tags are looked for: one kind of line end, no invisible characters,
+    NFC.
 
     Markup at the start of lines goes here, because only here the lines are whole.
     """
@@ -44,7 +46,8 @@ def clean_typed(text: str) -> str:
 
 
 def to_words(text: str, before: str = "", after: str = "") -> tuple[str, tuple[str, ...]]:
-    """Plain `text` as it will be spoken, and warnings. `before` and `after` are the neighbouring text; they only tell the language.
+    """Plain `text` as it will be spoken, and warnings. `before` and `after` are the neighbouring text; they only tell
+    the language.
 
     The result has no ASCII digit and no mark outside KEPT_MARKS, so it can't hold a tag or a control token.
     """
@@ -54,10 +57,7 @@ def to_words(text: str, before: str = "", after: str = "") -> tuple[str, tuple[s
     text = written.speak(text, before, after)
     text, dropped = _keep_speech(text)
     text = _tidy_spaces(text)
-    warnings = ()
-    if dropped:
-        warnings = (f'Not spoken: "{dropped}".',)
-    return text, warnings
+    return text, (f'Not spoken: "{dropped}".',) if dropped else ()
 
 
 def _plain_forms(text: str) -> str:

@@ -1,4 +1,6 @@
-"""Numbers as words, Mandarin and English. Arguments are digit strings, so that leading zeros and length are never lost."""
+"""Numbers as words, Mandarin and English. Arguments are digit strings, so that leading zeros and length are never
+lost.
+"""
 
 from __future__ import annotations
 

@@ -249,7 +249,9 @@ _ADDRESS_WORDS = {
 
 
 def address(written: str, which: int) -> str:
-    """An address is read as it stands: no scheme and no closing slash, letters as words, digits one by one, marks by name."""
+    """An address is read as it stands: no scheme and no closing slash, letters as words, digits one by one, marks by
+    name.
+    """
     written = re.sub(r"^[a-z]+://", "", written, flags=re.IGNORECASE).rstrip("/")
     words = []
     for part in re.findall(r"[A-Za-z]+|\d|.", written):

@@ -1,4 +1,6 @@
-"""Where a text may be cut: sentences first, then clauses, then words. Never inside a tag or a word, and nothing is lost."""
+"""Where a text may be cut: sentences first, then clauses, then words. Never inside a tag or a word, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from cosyvoice_app.types import Arpabet, Pause, Piece, Pinyin, Text
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """Sizes in units: about one phoneme each (`units`). A stretch is cut only above `most`; one below `least` joins the next.
+    """Sizes in units: about one phoneme each (`units`). A stretch is cut only above `most`; one below `least` joins
+    the next.
 
     Speech models lose quality on passes of a word or two and on very long ones.
     """
@@ -62,7 +65,9 @@ def text_units(text: str) -> int:
 
 
 def split(pieces: tuple[Piece, ...], limits: SplitLimits) -> list[Stretch]:
-    """Cut `pieces` into stretches of at most `limits.most` units, whole sentences where they fit. Pauses and line breaks end one."""
+    """Cut `pieces` into stretches of at most `limits.most` units, whole sentences where they fit. Pauses and line
+    breaks end one.
+    """
     out: list[Stretch] = []
     for block, pause_ms in _blocks(pieces):
         fitting = [part for sentence in sentences(block) for part in _fit(sentence, limits)]
@@ -217,7 +222,9 @@ def _words_fit(clause: list[Piece], limits: SplitLimits) -> list[list[Piece]]:
 
 
 def _atoms(text: str, most: int) -> list[str]:
-    """Words with the space or mark after them; a word longer than `most` units is cut, for it can't be spoken in one go."""
+    """Words with the space or mark after them; a word longer than `most` units is cut, for it can't be spoken in one
+    go.
+    """
     out = []
     for word in re.findall(
         r"[\u3400-\u9fff\U00020000-\U000323af][^\w\s]*\s*|[^\s\u3400-\u9fff\U00020000-\U000323af]+\s*|\s+", text

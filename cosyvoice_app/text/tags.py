@@ -104,7 +104,9 @@ class _Parser:
             self.parts.append(text)
 
     def _tag_at(self, at: int, before: str) -> int | None:
-        """Handle what opens at `at`; `before` is the plain text not yet added. The new position, or None for plain text."""
+        """Handle what opens at `at`; `before` is the plain text not yet added. The new position, or None for plain
+        text.
+        """
         text = self.text
         if text[at] == "<":
             span = _SPAN.match(text, at)

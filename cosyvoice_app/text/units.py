@@ -1,4 +1,6 @@
-"""Units and currencies: as written -> (Mandarin, English singular, English plural). Case counts where two units differ by it."""
+"""Units and currencies: as written -> (Mandarin, English singular, English plural). Case counts where two units differ
+by it.
+"""
 
 from __future__ import annotations
 
@@ -97,12 +99,14 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "≠": ("不等于", "is not equal to"), "≤": ("小于等于", "is at most"), "≥": ("大于等于", "is at least"),
     "<": ("小于", "is less than"), ">": ("大于", "is greater than"), "°": ("度", "degrees"), "%": ("百分号", "percent"),
     "‰": ("千分号", "per mille"), "$": ("美元", "dollar"), "€": ("欧元", "euro"), "£": ("英镑", "pound"),
-    "￥": ("元", "yuan"), "¥": ("元", "yuan"), "²": ("平方", "squared"), "³": ("立方", "cubed"), "℃": ("摄氏度", "degrees Celsius"),
+    "￥": ("元", "yuan"), "¥": ("元", "yuan"), "²": ("平方", "squared"), "³": ("立方", "cubed"), "℃": ("摄氏度",
+    "degrees Celsius"),
     "℉": ("华氏度", "degrees Fahrenheit"), "√": ("根号", "square root of"), "∞": ("无穷大", "infinity"),
     "½": ("二分之一", "one half"), "¼": ("四分之一", "one quarter"), "¾": ("四分之三", "three quarters"),
     "㎡": ("平方米", "square meters"), "№": ("编号", "number"), "§": ("节", "section"), "©": ("版权", "copyright"),
     "™": ("商标", "trademark"), "®": ("注册商标", "registered"),
-    "α": ("阿尔法", "alpha"), "β": ("贝塔", "beta"), "γ": ("伽马", "gamma"), "δ": ("德尔塔", "delta"), "Δ": ("德尔塔", "delta"),
+    "α": ("阿尔法", "alpha"), "β": ("贝塔", "beta"), "γ": ("伽马", "gamma"), "δ": ("德尔塔", "delta"), "Δ": ("德尔塔",
+    "delta"),
     "θ": ("西塔", "theta"), "λ": ("兰姆达", "lambda"), "μ": ("缪", "mu"), "π": ("派", "pi"), "σ": ("西格玛", "sigma"),
     "φ": ("斐", "phi"), "ω": ("欧米伽", "omega"), "Ω": ("欧姆", "ohms"),
 }

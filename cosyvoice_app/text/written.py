@@ -1,4 +1,4 @@
-"""Written forms that are not words: dates, times, phones, money, units, versions, symbols. Where they are, in which order.
+"""Written forms that are not words, and in which order to look for them: dates, times, money, units, symbols.
 
 The rules run in order, most particular first: a date is taken before a minus sign or a range can claim its hyphens.
 Each match is read in the language of its own surroundings; a reader that answers None leaves it to the later rules.
@@ -32,6 +32,7 @@ class Rule:
 _MONTH = "(?:" + "|".join(f"{m}|{m[:3]}\\.?" for m in r.MONTHS) + "|Sept\\.?)"
 _NUM = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
 _UNIT = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u not in "%‰")
+_CURRENCY = "|".join(re.escape(c) for c in sorted(CURRENCIES, key=len, reverse=True))
 _MAGNITUDE = r"(?:\s?(thousand|million|billion|trillion|万亿|万|亿)|(bn|[kKMB])(?![A-Za-z]))?"
 _DASH = r"\s?[-–—~～]\s?"
 
@@ -67,7 +68,8 @@ RULES: tuple[Rule, ...] = (
         r"(?:https?|ftp)://[^\s\u3000-\u9fff\uff00-\uffef<>\"“”]*[^\s\u3000-\u9fff\uff00-\uffef<>\"“”.,;:!?)'\]]"
         r"|www\.[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?:/[\w./?=&%#~+-]*[\w/])?"
         r"|[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+"
-        r"|(?<![\w@.])[A-Za-z][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.(?:com|org|net|edu|gov|io|cn)(?:/[\w./?=&%#~+-]*[\w/])?(?![\w.]*\w)",
+        r"|(?<![\w@.])[A-Za-z][A-Za-z0-9-]*(?:\.[A-Za-z0-9-]+)*\.(?:com|org|net|edu|gov|io|"
+        r"cn)(?:/[\w./?=&%#~+-]*[\w/])?(?![\w.]*\w)",
         lambda m: r.address(m[0], 0),
         lambda m: r.address(m[0], 1),
         "en",
@@ -127,7 +129,8 @@ RULES: tuple[Rule, ...] = (
         r"(?<![\d.])(1[3-9]\d)[\s-]?(\d{4})[\s-]?(\d{4})(?!\d)", lambda m: r.zh_phone(m[0]), lambda m: r.en_phone(m[0])
     ),
     _rule(
-        r"\b((?:call|dial|phone|text|fax|tel|extension|ext|code|pin|room|flight|area code|zip)\.?:?\s+)(\d{3,})\b(?![,.-]\d)",
+        r"\b((?:call|dial|phone|text|fax|tel|extension|ext|code|pin|room|flight|area code|"
+        r"zip)\.?:?\s+)(\d{3,})\b(?![,.-]\d)",
         lambda m: m[1] + n.zh_digits(m[2]),
         lambda m: m[1] + n.en_digits(m[2]),
         "en",
@@ -157,7 +160,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(rf"([￥¥])\s?({_NUM}){_MAGNITUDE}元?", r.zh_money, r.en_money),
     _rule(
-        rf"({'|'.join(re.escape(c) for c in sorted(CURRENCIES, key=len, reverse=True))})\s?({_NUM}){_MAGNITUDE}(?:美?元)?",
+        rf"({_CURRENCY})\s?({_NUM}){_MAGNITUDE}(?:美?元)?",
         r.zh_money,
         r.en_money,
         "en",
@@ -219,7 +222,7 @@ _NEEDS_READING = re.compile("[0-9@./" + re.escape("".join(sorted(set("".join(SYM
 
 
 def speak(text: str, before: str, after: str) -> str:
-    """`text` with every written form spoken. `before` and `after` are what stands around it and only tell the language."""
+    """`text` with every written form spoken. `before` and `after`, what stands around it, only tell the language."""
     if not _NEEDS_READING.search(text):
         return text
     for rule in RULES:

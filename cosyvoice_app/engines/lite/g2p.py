@@ -1,8 +1,10 @@
-"""A segment -> the symbols Kokoro's text encoder reads. Mandarin and American English, mixed in one sentence, tags exact.
+"""A segment -> the symbols Kokoro's text encoder reads. Mandarin and American English, mixed in one sentence, tags
+exact.
 
     Segment ──► sentences ──► tokens (words, syllable runs, marks) ──► symbols, with the place of every word
 
-Nothing is lost silently: what can't be read is quoted in a warning, and a segment with nothing readable raises TextError.
+Nothing is lost silently: what can't be read is quoted in a warning, and a segment with nothing readable raises
+TextError.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class G2PPaths:
 
 @dataclass(frozen=True, slots=True)
 class Phonemes:
-    """`symbols` for the text encoder; `words` = (as written, start, end) in `symbols`; `warnings` quote what isn't spoken."""
+    """`symbols` for the text encoder; `words` = (as written, start, end) in `symbols`; `warnings` quote what isn't
+    spoken.
+    """
 
     symbols: str
     words: tuple[tuple[str, int, int], ...]

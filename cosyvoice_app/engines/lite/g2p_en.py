@@ -1,6 +1,7 @@
 """American English words -> Kokoro's symbols.
 
-Lexicons: misaki's us_gold (checked by hand) and us_silver (by machine), as data. Endings (-s, -ed, -ing, 's) are derived from
+Lexicons: misaki's us_gold (checked by hand) and us_silver (by machine), as data. Endings (-s, -ed, -ing, 's) are
+derived from
 the stem as misaki 0.9.4 does; a word no lexicon has is spelled when it looks like initials, else guessed by `g2p_oov`.
 """
 
@@ -45,7 +46,9 @@ _PARTICIPLE_BEFORE = frozenset(words("have has had having i've you've we've they
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the next sound is: a vowel, a consonant, or (None) a mark or the end. `previous`/`following` are lower-case words."""
+    """What the next sound is: a vowel, a consonant, or (None) a mark or the end. `previous`/`following` are lower-case
+    words.
+    """
 
     future_vowel: bool | None = None
     previous: str = ""
@@ -111,9 +114,8 @@ class EnglishLexicon:
         """From the lexicons, as written or in lower case, whole or by its ending; initials spelled."""
         if len(written) == 1:
             return _restress(self._letter(written), stress) or None
-        if written.isupper() and written not in self._gold:
-            if self._is_initials(written):
-                return self.letters(written) or None
+        if written.isupper() and written not in self._gold and self._is_initials(written):
+            return self.letters(written) or None
         for form in dict.fromkeys((written, written.lower(), written.capitalize())):
             if form in self._gold or form in self._silver:
                 return self._entry(form, context, stress)
@@ -223,7 +225,9 @@ def first_sound_is_vowel(symbols: str) -> bool | None:
 
 
 def _tags(context: Context) -> tuple[str, ...]:
-    """Likely parts of speech by the word before. Enough for the common heteronyms; without a cue the default reading stands."""
+    """Likely parts of speech by the word before. Enough for the common heteronyms; without a cue the default reading
+    stands.
+    """
     if context.previous in _PARTICIPLE_BEFORE:
         return ("VBN", "VBD", "ADJ") if context.previous not in ("is", "are", "was", "were", "be") else ("VBN", "ADJ")
     if context.previous in _VERB_BEFORE:
@@ -248,7 +252,9 @@ def _without_accents(word: str) -> str:
 
 
 def _restress(symbols: str, stress: float | None) -> str:
-    """misaki's stress levels: 0 weakens a primary stress, 0.5 gives an unstressed word a secondary one, 2 a primary one."""
+    """misaki's stress levels: 0 weakens a primary stress, 0.5 gives an unstressed word a secondary one, 2 a primary
+    one.
+    """
     if stress is None or not symbols:
         return symbols
     if stress == 0 and "ˈ" in symbols:

@@ -1,6 +1,7 @@
 """English words no lexicon has, as ARPAbet: a letter-to-sound GRU of g2p-en 2.1.0 (Apache-2.0), run in numpy.
 
-One encoder and one decoder GRU of 128 units; weights [3 x 128, in] in the order reset, update, new. It knows the letters a-z
+One encoder and one decoder GRU of 128 units; weights [3 x 128, in] in the order reset, update, new. It knows the
+letters a-z
 and nothing of its own limits, so its output is bounded and checked by the caller's rules, not here.
 """
 
@@ -27,11 +28,13 @@ _SYMBOLS = words(
 
 
 class LetterToSound:
-    """`predict(word)` -> ARPAbet symbols, never empty for a word of at least one letter that the network gives a sound."""
+    """`predict(word)` -> ARPAbet symbols, never empty for a word of at least one letter that the network gives a
+    sound.
+    """
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
-            self._w: dict[str, Array] = {name: file[name].astype(np.float32) for name in file.files}
+            self._w: dict[str, Array] = {name: np.asarray(file[name], np.float32) for name in file.files}
         rows = self._w["dec_emb"].shape[0]
         if rows != _FIRST_SYMBOL + len(_SYMBOLS):
             raise ValueError(f"{path}: {rows} phoneme rows, expected {_FIRST_SYMBOL + len(_SYMBOLS)}")
@@ -43,11 +46,10 @@ class LetterToSound:
     def _step(self, part: str, x: Array, h: Array) -> Array:
         recurrent = self._w[f"{part}_w_hh"] @ h + self._w[f"{part}_b_hh"]
         size = h.shape[0]
-        gates = 1 / (1 + np.exp(-(x[: 2 * size] + recurrent[: 2 * size])))
+        gates = 0.5 * (1 + np.tanh(0.5 * (x[: 2 * size] + recurrent[: 2 * size])))
         reset, update = gates[:size], gates[size:]
         new = np.tanh(x[2 * size :] + reset * recurrent[2 * size :])
-        mixed: Array = (1 - update) * new + update * h
-        return mixed
+        return np.asarray((1 - update) * new + update * h, np.float32)
 
     def _predict(self, word: str) -> tuple[str, ...]:
         """ARPAbet of a lower-case word."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 SYMBOLS = frozenset(
-    ';:,.!?—…"()“” \u0303ʣʥʦʨᵝ\uab67AIOQSTWYᵊabcdefhijklmnopqrstuvwxyzɑɐɒæβɔɕçɖðʤəɚɛɜɟɡɥɨɪʝɯɰŋɳɲɴøɸθœɹɾɻʁɽʂʃʈʧʊʋʌɣɤχʎʒʔˈˌːʰʲ↓→↗↘ᵻ'
+    ';:,.!?—…"()“” \u0303ʣʥʦʨᵝ\uab67AIOQSTWYᵊabcdefhijklmnopqrstuvwxyz'
+    "ɑɐɒæβɔɕçɖðʤəɚɛɜɟɡɥɨɪʝɯɰŋɳɲɴøɸθœɹɾɻʁɽʂʃʈʧʊʋʌɣɤχʎʒʔˈˌːʰʲ↓→↗↘ᵻ"
 )
 """The 114 keys of the model's vocabulary. Nothing else may be emitted."""
 
@@ -11,8 +12,10 @@ MAX_SYMBOLS = 510
 """The text encoder has 512 positions; two are the ends."""
 
 MARKS = {
-    "，": ",", "、": ",", "。": ".", "．": ".", "！": "!", "？": "?", "：": ":", "；": ";", "…": "…", "—": "—", "–": "—",
-    ",": ",", ".": ".", "!": "!", "?": "?", ":": ":", ";": ";", "(": "(", ")": ")", "（": "(", "）": ")", "〔": "(", "〕": ")",
+    "，": ",", "、": ",", "。": ".", "．": ".", "！": "!", "？": "?", "：": ":", "；": ";", "…": "…", "—": "—",
+    "–": "—",
+    ",": ",", ".": ".", "!": "!", "?": "?", ":": ":", ";": ";", "(": "(", ")": ")", "（": "(", "）": ")", "〔": "(",
+    "〕": ")",
     "“": "“", "”": "”", "「": "“", "」": "”", "『": "“", "』": "”", "《": "“", "》": "”", "〈": "“", "〉": "”",
     "【": "“", "】": "”", "«": "“", "»": "”", "‘": "“", "’": "”",
 }
@@ -21,13 +24,16 @@ MARKS = {
 OPENING_MARKS = frozenset("(“")
 
 _VOWELS = {
-    "AA": "ɑ", "AE": "æ", "AH": "ʌ", "AO": "ɔ", "AW": "W", "AY": "I", "EH": "ɛ", "ER": "ɜɹ", "EY": "A", "IH": "ɪ", "IY": "i",
+    "AA": "ɑ", "AE": "æ", "AH": "ʌ", "AO": "ɔ", "AW": "W", "AY": "I", "EH": "ɛ", "ER": "ɜɹ", "EY": "A", "IH": "ɪ",
+    "IY": "i",
     "OW": "O", "OY": "Y", "UH": "ʊ", "UW": "u",
 }
 _REDUCED = {"AH": "ə", "ER": "əɹ"}
 _CONSONANTS = {
-    "B": "b", "CH": "ʧ", "D": "d", "DH": "ð", "F": "f", "G": "ɡ", "HH": "h", "JH": "ʤ", "K": "k", "L": "l", "M": "m", "N": "n",
-    "NG": "ŋ", "P": "p", "R": "ɹ", "S": "s", "SH": "ʃ", "T": "t", "TH": "θ", "V": "v", "W": "w", "Y": "j", "Z": "z", "ZH": "ʒ",
+    "B": "b", "CH": "ʧ", "D": "d", "DH": "ð", "F": "f", "G": "ɡ", "HH": "h", "JH": "ʤ", "K": "k", "L": "l", "M": "m",
+    "N": "n",
+    "NG": "ŋ", "P": "p", "R": "ɹ", "S": "s", "SH": "ʃ", "T": "t", "TH": "θ", "V": "v", "W": "w", "Y": "j", "Z": "z",
+    "ZH": "ʒ",
 }
 
 
@@ -36,8 +42,8 @@ def from_arpabet(symbols: tuple[str, ...]) -> str:
 
     When no vowel has a stress digit the first is stressed; a word with digits is stressed exactly as they say.
 
-    >>> from_arpabet(("M", "AY0", "N", "UW1", "T")), from_arpabet(("L", "EH", "D")), from_arpabet(("AH0", "B", "AH1", "V"))
-    ('mInˈut', 'lˈɛd', 'əbˈʌv')
+    >>> from_arpabet(("M", "AY0", "N", "UW1", "T")), from_arpabet(("L", "EH", "D"))
+    ('mInˈut', 'lˈɛd')
     """
     stated = any(s[-1].isdigit() for s in symbols)
     out, stressed = [], False

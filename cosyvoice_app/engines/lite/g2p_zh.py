@@ -1,6 +1,7 @@
 """Mandarin text -> syllables with their tones as spoken -> Kokoro's symbols.
 
-Readings: pypinyin's phrase data, with our own word list for what it lacks (neutral tones, some polyphones). Words: jieba.
+Readings: pypinyin's phrase data, with our own word list for what it lacks (neutral tones, some polyphones). Words:
+jieba.
 Sandhi: 不, 一, third tones, 儿. Syllables the user spelled keep their tone exactly; the ones beside them follow it.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 import rjieba
 from pypinyin import Style, lazy_pinyin
@@ -49,7 +51,9 @@ _MEASURES = frozenset("个种些样天年次遍下点条只本张件位家间场
 
 
 def phrase(parts: list[str | Pinyin]) -> tuple[list[Spoken], str]:
-    """Words of a stretch without marks inside: runs of Han characters, and tags. Also the characters no reading is known for."""
+    """Words of a stretch without marks inside: runs of Han characters, and tags. Also the characters no reading is
+    known for.
+    """
     syllables: list[Syllable] = []
     unknown = ""
     word = 0
@@ -131,7 +135,7 @@ def _apply_words(run: str, readings: list[str]) -> None:
 
 def _neutral_er(syllables: list[Syllable]) -> None:
     """儿 after a noun only colours it (花儿); in 儿子, 女儿 and the like it is a syllable of its own."""
-    for before, er in zip(syllables, syllables[1:], strict=False):
+    for before, er in pairwise(syllables):
         if er.surface not in "儿兒" or er.fixed or before.fixed or before.surface + "儿" in FULL_ER:
             continue
         position = syllables.index(er)
@@ -195,7 +199,7 @@ def _sandhi_third(syllables: list[Syllable]) -> None:
             groups.append([syllable])
     for group in groups:
         _third_in_word(group)
-    for group, following in zip(groups, groups[1:], strict=False):
+    for group, following in pairwise(groups):
         last, first = group[-1], following[0]
         if last.tone == first.tone == 3 and not last.fixed and min(len(group), len(following)) == 1:
             last.tone = 2
@@ -215,7 +219,7 @@ def _third_in_word(group: list[Syllable]) -> None:
             _raise(group[0])
         _raise(group[1])
         return
-    for syllable, following in zip(group, group[1:], strict=False):
+    for syllable, following in pairwise(group):
         if syllable.tone == following.tone == 3:
             _raise(syllable)
 
