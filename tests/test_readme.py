@@ -13,8 +13,8 @@ import pytest
 from web_server import ROOT, Server, running
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BASH = [block for block in re.findall(r"```bash\n(.*?)```", README, re.S)]
-PYTHON = [block for block in re.findall(r"```python\n(.*?)```", README, re.S)]
+BASH = re.findall(r"```bash\n(.*?)```", README, re.S)
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""The requirements fit together here, and resolve to ready-made packages on every platform and Python that is claimed."""
+"""The requirements fit together here, and resolve to ready-made packages on every platform and Python that is
+claimed.
+"""
 
 from __future__ import annotations
 
