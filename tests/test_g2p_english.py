@@ -175,3 +175,8 @@ def test_two_hundred_characters_take_milliseconds(g2p: LiteG2P) -> None:
             g2p(segment)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.02, f"{min(times) * 1e3:.1f} ms"
+
+
+def test_more_than_one_pass_can_hold_is_refused_with_the_measure(g2p: LiteG2P) -> None:
+    with pytest.raises(TextError, match=f"without a place to pause; {MAX_SYMBOLS} fit"):
+        said(g2p, "w" * 140)

@@ -135,6 +135,10 @@ def test_written_forms(typed: str, said: str) -> None:
         ("1999-12-31开始", "一九九九年十二月三十一日开始"),
         ("2020-2024年", "二零二零到二零二四年"),
         ("下午2点", "下午两点"),
+        ("比例是16:10", "比例是十六比十"),
+        ("a ratio of 16:10", "a ratio of sixteen to ten"),
+        ("call +1 415-555-2671", "call plus one, four one five, five five five, two six seven one"),
+        ("3．5米", "三点五米"),
         ("比分3:2", "比分三比二"),
         ("买了2个苹果", "买了两个苹果"),
         ("第2个", "第二个"),
@@ -256,6 +260,24 @@ def test_line_breaks_are_pauses_and_never_join_words() -> None:
 def test_asked_pauses_lie_between_segments() -> None:
     front = prepare("你好[pause 0.8s]世界。[0.3s]再见")
     assert [(s.text, s.pause_after_ms) for s in front.segments] == [("你好", 800), ("世界。", 300), ("再见", 0)]
+
+
+def test_pauses_in_a_row_add_up_to_a_limit() -> None:
+    front = prepare("你好[0.3s][0.5s]世界\n[1s]再见[9s][9s]完")
+    assert [s.pause_after_ms for s in front.segments] == [800, 1000, 10_000, 0]
+
+
+@pytest.mark.parametrize("text", ["[1s]你好", "你好[1s]", "[1s]\n你好。"])
+def test_a_pause_with_nothing_to_part_is_reported(text: str) -> None:
+    front = prepare(text)
+    assert len(front.segments) == 1
+    assert "pause 1s" in front.warnings[0]
+
+
+@pytest.mark.parametrize("text", ["好。\n[laughter]\n好", "[breath]\n好", "好[1s][sigh]"])
+def test_an_event_never_stands_alone(text: str) -> None:
+    for segment in prepare(text).segments:
+        assert "好" in segment.text
 
 
 def test_segment_text_is_its_pieces_written_out() -> None:

@@ -48,5 +48,5 @@ def has_latin(text: str) -> bool:
 
 
 def has_speech(text: str) -> bool:
-    """True if anything in `text` could be spoken: a letter of any script, or a digit."""
-    return any(unicodedata.category(c)[0] == "L" or c.isdecimal() for c in text)
+    """True if anything in `text` could be spoken: a letter of any script (a lone accent isn't one), or a digit."""
+    return any(unicodedata.category(c) in ("Lu", "Ll", "Lt", "Lo") or c.isdecimal() for c in text)

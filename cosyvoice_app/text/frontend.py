@@ -10,7 +10,7 @@ from cosyvoice_app.errors import TextError
 from cosyvoice_app.text import language, normalize, tags
 from cosyvoice_app.text.chars import has_han, has_speech
 from cosyvoice_app.text.split import SplitLimits, split
-from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment
+from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment, Text
 
 DEFAULT_LIMITS = SplitLimits()
 NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one word in English or Chinese."
@@ -49,7 +49,7 @@ def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimi
     )
     if not segments:
         raise TextError(NOTHING_TO_SPEAK, param="text")
-    return FrontEnd(segments, (*parsed.warnings, *warnings))
+    return FrontEnd(segments, (*parsed.warnings, *warnings, *_idle_pauses(pieces)))
 
 
 def _pieces(parts: tuple[tags.Raw, ...]) -> tuple[tuple[Piece, ...], list[str]]:
@@ -66,6 +66,14 @@ def _pieces(parts: tuple[tags.Raw, ...]) -> tuple[tuple[Piece, ...], list[str]]:
         warnings.extend(said)
         pieces.extend(language.runs(words, default))
     return tuple(pieces), warnings
+
+
+def _idle_pauses(pieces: tuple[Piece, ...]) -> list[str]:
+    """Notices of pauses before the first and after the last word: they have nothing to part."""
+    said = [has_speech(p.text) if isinstance(p, Text) else not isinstance(p, Pause) for p in pieces]
+    first, last = said.index(True), len(said) - 1 - said[::-1].index(True)
+    outside = [p for i, p in enumerate(pieces) if isinstance(p, Pause) and not first < i < last]
+    return [f'"[pause {p.ms / 1000:g}s]" has nothing to part there; it was left out.' for p in outside]
 
 
 _CONTEXT_CHARS = 40

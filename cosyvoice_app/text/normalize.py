@@ -68,6 +68,8 @@ def _plain_forms(text: str) -> str:
             "\uff10" <= char <= "\uff5a" and unicodedata.category(char) in ("Nd", "Lu", "Ll")
         ) or char in "％＋＝＠＆＜＞＃＊＿／＄－":
             out.append(unicodedata.normalize("NFKC", char))
+        elif char == "．":
+            out.append(".")
         elif char.isdecimal() and not char.isascii():
             out.append(str(unicodedata.decimal(char)))
         elif _NUMBER_LETTERS.match(char) and unicodedata.numeric(char, 0.5) % 1 == 0:

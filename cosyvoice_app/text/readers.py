@@ -42,7 +42,14 @@ def en_named_date(m: Match) -> str:
     return f"{m[1]} {n.en_ordinal(m[2])}" + (f", {n.en_year(m[3])}" if m[3] else "")
 
 
-def zh_time(m: Match) -> str:
+def _is_ratio(m: Match) -> bool:
+    named = r"(?:比例|比率|比分|画幅|ratio|score|aspect)\W*\w{0,4}\W*$"
+    return bool(re.search(named, m.string[: m.start()], re.IGNORECASE))
+
+
+def zh_time(m: Match) -> str | None:
+    if _is_ratio(m):
+        return None
     hour, minute, second, half = m[1], m[2], m[3], (m[4] or "").lower().replace(".", "")
     spoken = {"am": "上午", "pm": "下午"}.get(half, "") + ("两" if int(hour) == 2 else n.zh_integer(hour)) + "点"
     if int(minute) or second:
@@ -52,7 +59,9 @@ def zh_time(m: Match) -> str:
     return spoken
 
 
-def en_time(m: Match) -> str:
+def en_time(m: Match) -> str | None:
+    if _is_ratio(m):
+        return None
     hour, minute, second, half = int(m[1]), int(m[2]), m[3], (m[4] or "").replace(".", "")
     tail = f" {half.upper()}" if half else ""
     if second:

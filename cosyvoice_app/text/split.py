@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cosyvoice_app.text.chars import is_han
+from cosyvoice_app.text.chars import has_speech, is_han
+from cosyvoice_app.text.tags import MAX_PAUSE_MS
 from cosyvoice_app.types import Arpabet, Pause, Piece, Pinyin, Text
 
 
@@ -116,17 +117,19 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
                 close(piece.ms)
                 asked_ms = piece.ms
             else:
-                asked_ms += piece.ms
-                blocks[-1] = (blocks[-1][0], asked_ms if asked_ms else blocks[-1][1])
+                asked_ms = min(asked_ms + piece.ms, MAX_PAUSE_MS)
+                blocks[-1] = (blocks[-1][0], asked_ms)
             continue
         if not isinstance(piece, Text):
             current.append(piece)
+            asked_ms = 0
             continue
         for text in re.split(r"(\n+)", piece.text):
             if text.startswith("\n"):
                 close(PAUSE_LINE_MS if len(text) == 1 else PAUSE_PARAGRAPH_MS)
             elif text:
                 current.append(Text(text, piece.language))
+                asked_ms = asked_ms if text.isspace() else 0
     if _has_content(current):
         blocks.append((current, 0))
     elif current and blocks:
@@ -135,7 +138,8 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
 
 
 def _has_content(pieces: list[Piece]) -> bool:
-    return any(not isinstance(p, Text) or any(c.isalpha() for c in p.text) for p in pieces)
+    """Anything to say? An event alone has no words to lean on, so it stays with its neighbours."""
+    return any(has_speech(p.text) if isinstance(p, Text) else isinstance(p, Pinyin | Arpabet) for p in pieces)
 
 
 def sentences(pieces: list[Piece]) -> list[list[Piece]]:

@@ -34,6 +34,10 @@ _NUM = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
 _UNIT = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u not in "%‰")
 _CURRENCY = "|".join(re.escape(c) for c in sorted(CURRENCIES, key=len, reverse=True))
 _MAGNITUDE = r"(?:\s?(thousand|million|billion|trillion|万亿|万|亿)|(bn|[kKMB])(?![A-Za-z]))?"
+_PHONE = (
+    r"\+\d{1,3}[\s-]?\(?\d{1,4}\)?(?:[\s-]\d{2,4}){1,4}|\(\d{3}\)\s?\d{3}-\d{4}|(?:1-)?\d{3}-\d{3}-\d{4}"
+    r"|0\d{2,3}[- ]\d{7,8}|[48]00-\d{3,4}-\d{3,4}"
+)
 _DASH = r"\s?[-–—~～]\s?"
 
 
@@ -137,13 +141,13 @@ RULES: tuple[Rule, ...] = (
         re.IGNORECASE,
     ),
     _rule(
-        r"(?<![\d.])\+?\(?\d{1,4}\)?(?:[\s-]\(?\d{2,4}\)?){1,3}[\s-]\d{4}(?!\d)",
+        rf"(?<![\d.-])(?:{_PHONE})(?![\d-])",
         lambda m: r.zh_phone(m[0]),
         lambda m: r.en_phone(m[0]),
     ),
     _rule(r"(?<![\d.])(\d{3})-(\d{4})(?![\d-])", lambda m: r.zh_phone(m[0]), lambda m: r.en_phone(m[0])),
     _rule(
-        r"(?<![A-Za-z])[#№]\s?(\d+)|\b[Nn]o\.\s?(\d+)",
+        r"(?<![A-Za-z])[#№]\s?(\d+)|\bNo\.\s?(\d+)",
         lambda m: (m[1] or m[2]) + "号",
         lambda m: f"number {m[1] or m[2]}",
     ),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cosyvoice_app.engines.lite import g2p_zh
 from cosyvoice_app.engines.lite.g2p_en import Context, EnglishLexicon, first_sound_is_vowel
-from cosyvoice_app.engines.lite.g2p_symbols import MARKS, OPENING_MARKS, SYMBOLS, from_arpabet
+from cosyvoice_app.engines.lite.g2p_symbols import MARKS, MAX_SYMBOLS, OPENING_MARKS, SYMBOLS, from_arpabet
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.text.chars import HAN, HANGUL, KANA, LATIN
 from cosyvoice_app.text.split import sentences
@@ -95,6 +95,12 @@ class LiteG2P:
         symbols, spans = _join(words)
         if not spans:
             raise TextError(warnings[0] if warnings else f'Nothing in "{segment.text}" can be spoken.', param="text")
+        if len(symbols) > MAX_SYMBOLS:
+            raise TextError(
+                f'"{segment.text[:40]}..." is {len(symbols)} sounds without a place to pause; {MAX_SYMBOLS} fit. '
+                "Put spaces or marks into it.",
+                param="text",
+            )
         return Phonemes(symbols, spans, tuple(dict.fromkeys(warnings)))
 
     def _speak(self, tokens: list[_Token], warnings: list[str]) -> list[_Word | _Mark]:

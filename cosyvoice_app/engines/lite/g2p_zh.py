@@ -179,7 +179,7 @@ def _counts_as_one(syllables: list[Syllable], i: int, before: str, following: Sy
         return before in ("十", "点", "第")
     if (
         (before and before in _NUMERALS)
-        or before in ("第", "初")
+        or before in ("第", "初", "之")
         or following.surface in "零〇一二三四五六七八九十幺月号日"
     ):
         return True
