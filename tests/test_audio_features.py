@@ -156,6 +156,17 @@ def test_half_precision_input_is_widened() -> None:
     assert fbank(x.double(), 16000).dtype == torch.float64
 
 
+def test_what_inference_built_first_serves_training() -> None:
+    config = FbankConfig(bins=17, frame_ms=23.0)
+    mel = LogMelConfig(rate_hz=16000, n_fft=512, window_samples=400, hop_samples=160, bins=17)
+    with torch.inference_mode():
+        fbank(torch.zeros(1, 1600), 16000, config)
+        log_mel(torch.zeros(1, 1600), mel)
+    x = torch.randn(1, 1600, requires_grad=True)
+    (fbank(x, 16000, config).sum() + log_mel(x, mel).sum()).backward()
+    assert x.grad is not None
+
+
 def test_filters_are_built_once() -> None:
     key = (80, 512, 16000, 20.0, 8000.0, "kaldi", False, "cpu", torch.float32)
     assert mel_filters(*key) is mel_filters(*key)  # type: ignore[arg-type]

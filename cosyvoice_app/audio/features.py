@@ -148,7 +148,9 @@ def _magnitude(spectrum: Tensor, power: int) -> Tensor:
     return spectrum.abs() if power == 1 else spectrum.real.square() + spectrum.imag.square()
 
 
+# Built outside inference mode whoever asks first: what is cached must serve a backward pass later.
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)
 def _fbank_window(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     phase = 2 * math.pi * torch.arange(length, dtype=torch.float64) / (length - 1)
     if name == "hamming":
@@ -161,6 +163,7 @@ def _fbank_window(name: str, length: int, device: torch.device, dtype: torch.dty
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)
 def mel_filters(bins: int, n_fft: int, rate_hz: int, low_hz: float, high_hz: float, scale: MelScale, slaney_norm: bool,
                 device: str, dtype: torch.dtype) -> Tensor:
     """Triangles [n_fft // 2 + 1, bins] over the frequencies of an `n_fft` spectrum at `rate_hz`.
