@@ -37,6 +37,13 @@ class SlowToLoad(QuickTone):
         time.sleep(0.5)
 
 
+class TakesForever(QuickTone):
+    @classmethod
+    def load(cls, settings: Settings, progress: OnProgress) -> TakesForever:
+        time.sleep(600.0)
+        return cls()
+
+
 class WithoutFiles(QuickTone):
     @classmethod
     def load(cls, settings: Settings, progress: OnProgress) -> WithoutFiles:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import wave
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from engines_for_tests import QuickTone
@@ -40,7 +40,8 @@ def frames(path: Path) -> bytes:
 
 
 def test_synth_writes_into_outputs_with_a_sidecar(p0_wav: Path, tmp_path: Path, capsys: Any) -> None:
-    assert main(["synth", "--prompt", str(p0_wav), "--text", "Hello.", "--seed", "5", "--outputs", "made", *ENGINE]) == 0
+    call = ["synth", "--prompt", str(p0_wav), "--text", "Hello.", "--seed", "5", "--outputs", "made", *ENGINE]
+    assert main(call) == 0
     (wav,) = (tmp_path / "made").glob("*.wav")
     assert capsys.readouterr().out.splitlines()[0] == str(wav)
     sidecar = json.loads(wav.with_suffix(".json").read_text(encoding="utf-8"))
@@ -86,7 +87,9 @@ def test_a_wrong_call_is_refused_plainly(p0_wav: Path, capsys: Any, arguments: t
     assert not list(Path().rglob("*.wav"))
 
 
-@pytest.mark.parametrize(("clip", "says"), [("text.wav", "not audio"), ("len_2.9.wav", "2.9 s"), ("missing.wav", "no clip")])
+@pytest.mark.parametrize(("clip", "says"), [
+    ("text.wav", "not audio"), ("len_2.9.wav", "2.9 s"), ("missing.wav", "no clip"),
+])
 def test_a_wrong_clip_is_refused_plainly(clips: Path, capsys: Any, clip: str, says: str) -> None:
     assert main(["synth", "--prompt", str(clips / clip), "--text", "Hi", *ENGINE]) == 2
     assert says in capsys.readouterr().err
@@ -129,7 +132,7 @@ def manifest() -> list[dict[str, Any]]:
 
 
 class CountingTone(QuickTone):
-    made: list[str] = []
+    made: ClassVar[list[str]] = []
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +150,7 @@ def run_batch(jobs: Path, *, engine: tuple[str, str] = ENGINE) -> int:
 
 
 def test_batch_goes_on_past_failures_and_finishes_later(clips: Path, capsys: Any) -> None:
-    jobs = table(clips / "jobs.csv", row("a", "Hello.", seed="3"), row("坏", "。。。"), row("noclip", prompt="nope.wav"),
+    jobs = table(clips / "jobs.csv", row("a", "Hello.", seed="3"), row("坏", "。。。"), row("noclip", prompt="nope"),
                  row("oom", seed="9006"), row("z", "你好。"))
     assert run_batch(jobs) == 1
     lines = manifest()
@@ -158,8 +161,8 @@ def test_batch_goes_on_past_failures_and_finishes_later(clips: Path, capsys: Any
         "rtf": 0, "first_audio_ms": 0, "warnings": lines[0]["warnings"], "error": None,
         "fingerprint": lines[0]["fingerprint"]}
     first = Path("out/a.wav").stat().st_mtime_ns
-    jobs = table(clips / "jobs.csv", row("a", "Hello.", seed="3"), row("坏", "好。"), row("noclip"), row("oom", seed="4"),
-                 row("z", "你好！再见。"))
+    jobs = table(clips / "jobs.csv", row("a", "Hello.", seed="3"), row("坏", "好。"), row("noclip"),
+                 row("oom", seed="4"), row("z", "你好！再见。"))
     capsys.readouterr()
     assert run_batch(jobs) == 0
     assert "1 of 5 rows are finished already" in capsys.readouterr().err
@@ -184,7 +187,8 @@ def test_a_lost_wav_or_a_cut_manifest_line_is_made_again(clips: Path) -> None:
 
 def test_rows_of_one_clip_share_its_voice(clips: Path) -> None:
     CountingTone.made.clear()
-    jobs = table(clips / "jobs.csv", row("a"), row("b"), row("c", prompt="c.flac"), row("d", prompt=str(clips / "p.wav")))
+    jobs = table(clips / "jobs.csv", row("a"), row("b"), row("c", prompt="c.flac"),
+                 row("d", prompt=str(clips / "p.wav")))
     assert run_batch(jobs, engine=("--engine", "test_cli:CountingTone")) == 0
     assert len(CountingTone.made) == len(set(CountingTone.made)) <= 2
 
@@ -228,13 +232,12 @@ def test_a_console_without_the_characters_prints_all_the_same() -> None:
     text = "今天很开心😂，𠮷野家。"
     results = []
     for encoding in ("utf-8", "gbk:strict"):
-        done = subprocess.run([sys.executable, "-m", "cosyvoice_app", "normalize", text, "--json"], capture_output=True,
-                              cwd=ROOT, env={**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}, timeout=60)
-        assert done.returncode == 0, done.stderr
-        results.append(json.loads(done.stdout.decode(encoding.partition(":")[0])))
-        plain = subprocess.run([sys.executable, "-m", "cosyvoice_app", "normalize", text], capture_output=True, cwd=ROOT,
-                               env={**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}, timeout=60)
+        environ = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
+        call = [sys.executable, "-m", "cosyvoice_app", "normalize", text]
+        plain = subprocess.run(call, capture_output=True, cwd=ROOT, env=environ, timeout=60)
         assert plain.returncode == 0 and b"Traceback" not in plain.stderr
+        done = subprocess.run([*call, "--json"], capture_output=True, cwd=ROOT, env=environ, timeout=60)
+        results.append(json.loads(done.stdout.decode(encoding.partition(":")[0])))
     assert results[0] == results[1]
 
 
@@ -282,7 +285,9 @@ def test_doctor_names_the_device_or_the_trouble(capsys: Any, tmp_path: Path) -> 
     assert "PROBLEM: --device cuda:99 can't be used" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["", "synth", "batch", "normalize", "check-prompt", "voices", "assets", "bench", "doctor"])
+@pytest.mark.parametrize("command", [
+    "", "synth", "batch", "normalize", "check-prompt", "voices", "assets", "bench", "doctor",
+])
 def test_every_command_explains_itself(command: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:
         main([*command.split(), "--help"])

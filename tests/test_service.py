@@ -266,7 +266,7 @@ def test_an_abandoned_request_lets_go_of_the_engine(shared: EngineService, p0: P
     abandoned.cancel()
     began = time.monotonic()
     say(service, p0, "你好。")
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 1.5
     with pytest.raises(Cancelled):
         abandoned.result(1.0)
     abandoned.cancel()  # again, after its end: nothing happens
@@ -414,10 +414,9 @@ def test_unload_frees_the_process_and_load_brings_one_back(start: Start, p0: Pro
 
 
 def test_unload_need_not_wait_for_a_slow_load(start: Start) -> None:
-    service = start("engines_for_tests:SlowToLoad", wait=False)
-    began = time.monotonic()
-    assert service.unload()[1].state == "unloaded"
-    assert time.monotonic() - began < 1.4
+    service = start("engines_for_tests:TakesForever", wait=False)
+    assert service.unload()[1].state == "unloaded"  # returns at all
+    assert service.status().worker_pid is None
 
 
 def test_an_engine_without_its_files_fails_once_and_says_why(start: Start, p0: PromptClip) -> None:

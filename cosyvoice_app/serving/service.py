@@ -13,13 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NoAnswer
 
 from cosyvoice_app.errors import AppError, Cancelled, NoEngine, TimedOut
 from cosyvoice_app.outputs import OutputStore, describe, describe_prompt
 from cosyvoice_app.pipeline import EngineFacts, Spoken, plan
 from cosyvoice_app.serving.messages import (
-    AskStatus,
     Cancel,
     FromWorker,
     Gone,
@@ -34,6 +32,7 @@ from cosyvoice_app.serving.messages import (
 from cosyvoice_app.serving.metrics import Metrics
 from cosyvoice_app.serving.process import WorkerProcess
 from cosyvoice_app.serving.queue import RequestQueue, RequestTicket
+from cosyvoice_app.serving.reports import Reports
 from cosyvoice_app.serving.request import (
     Chunk,
     Done,
@@ -68,9 +67,7 @@ class EngineService:
         self._running: RequestTicket | None = None
         self._abandoned_at: float | None = None
         self._typical_s = _FIRST_GUESS_S
-        self._reports: dict[int, Future[Report]] = {}
-        self._last_report: Report | None = None
-        self._next_token = 0
+        self._reports = Reports()
         self._restarting: Future[tuple[Status, Status]] | None = None
         self._closed = False
         self._started_at = time.monotonic()
@@ -107,7 +104,7 @@ class EngineService:
             if answer is None and engine.process is not None:
                 warnings += (f"The engine process did not answer within {self._limits.answer_s:g} s; "
                              "its memory and devices are the last it reported.",)
-                answer = self._last_report
+                answer = self._reports.last
             return Status(
                 state=engine.state, detail=engine.detail,
                 engine=facts.engine if facts else self._settings.engine,
@@ -199,15 +196,12 @@ class EngineService:
             if isinstance(message, Loading):
                 self._tell_waiting()
             if isinstance(message, Gone):
-                self._forget_reports()
+                self._reports.forget()
             if self._engine.state == "failed":
                 self._fail_waiting(self._no_engine())
             return None
         if isinstance(message, Report):
-            self._last_report = message
-            question = self._reports.pop(message.token, None)
-            if question is not None:
-                question.set_result(message)
+            self._reports.answer(message)
             return None
         ticket = self._running
         if ticket is None or message.job_id != ticket.id:  # type: ignore[union-attr]
@@ -328,25 +322,8 @@ class EngineService:
             self._changed.wait_for(lambda: self._closed or self._engine.state != "loading")
 
     def _ask(self) -> Report | None:
-        """The worker's own account of itself, or None when there is none or it does not answer in time."""
-        with self._lock:
-            if self._engine.process is None or self._closed:
-                return None
-            self._next_token += 1
-            token, question = self._next_token, Future[Report]()
-            self._reports[token] = question
-            self._engine.send(AskStatus(token))
-        try:
-            return question.result(self._limits.answer_s)
-        except NoAnswer:
-            with self._lock:
-                self._reports.pop(token, None)
-            return None
-
-    def _forget_reports(self) -> None:
-        questions, self._reports, self._last_report = list(self._reports.values()), {}, None
-        for question in questions:
-            question.set_exception(NoAnswer())
+        process = self._engine.process
+        return None if process is None or self._closed else self._reports.ask(process, self._limits.answer_s)
 
     def _tell_waiting(self) -> None:
         for ticket in self._queue:

@@ -92,8 +92,13 @@ class Supervisor:
             return
         log.error("replacing engine worker %s: %s", self.process.pid, why.message)
         self._on_lost(why)
-        self._ending = "respawn"
-        self._set("loading", f"replacing the engine process: {why.message}")
+        self._crashes += self.facts is None
+        if self._crashes >= self._limits.load_crashes:
+            self._ending = "failed"
+            self._set("failed", f"the engine hung {self._crashes} times while loading")
+        else:
+            self._ending = "respawn"
+            self._set("loading", f"replacing the engine process: {why.message}")
         self.process.kill(wait=False)
 
     def send(self, message: ToWorker) -> None:
