@@ -112,6 +112,11 @@ def test_forced_polyphones(text: str, tags: list[str], readings: list[str]) -> N
         ("他数了数这些数字。", "ta1 shu3 le5 shu3 zhe4 xie1 shu4 zi4 ."),
         ("睡着了还看着窗外。", "shui4 zhao2 le5 hai2 kan4 zhe5 chuang1 wai4 ."),
         ("弹琴的人捡到子弹。", "tan2 qin2 de5 ren2 jian3 dao4 zi3 dan4 ."),
+        ("中国的首都是北京。", "zhong1 guo2 de5 shou3 du1 shi4 bei3 jing1 ."),
+        ("他得了第一名，高兴得跳。", "ta1 de2 le5 di4 yi1 ming2 , gao1 xing4 de5 tiao4 ."),
+        ("一不小心", "yi2 bu4 xiao3 xin1"),
+        ("看不懂", "kan4 bu5 dong3"),
+        ("二分之一的人", "er4 fen1 zhi1 yi1 de5 ren2"),
         ("皇后住在宮裡。", "huang2 hou4 zhu4 zai4 gong1 li3 ."),
     ],
 )

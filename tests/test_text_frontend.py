@@ -213,6 +213,7 @@ def test_a_number_is_read_in_the_language_around_it(typed: str, said: str) -> No
         ("---\n好", "好"),
         ("★重点★", "重点"),
         ("A → B", "A B"),
+        ("good--bad", "good—bad"),
         ("soft\u00adhyphen", "softhyphen"),
         ("a\u200bb", "ab"),
     ],

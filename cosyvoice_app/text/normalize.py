@@ -28,6 +28,7 @@ _LINE_MARKUP = re.compile(
     r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+•·][ \t]+(?:\[[ xX]\][ \t]+)?|(?:[-=_*~][ \t]?){3,}$|\|)", re.MULTILINE
 )
 _DECORATION = re.compile(r"([=*_#~+])\1{2,}|-{4,}")
+_DASHES = re.compile(r" ?(?<!-)-{2,3}(?!-) ?")
 _RUN_OF_MARKS = re.compile(r"([。！？，、；：!?,;])\1{3,}")
 _SHOUTED = re.compile(r"\b[A-Z][A-Z']+(?:[ ,]+[A-Z][A-Z']*){2,}\b")
 _NUMBER_LETTERS = re.compile(r"[\u2150-\u218b\u2460-\u249b\u24ea-\u24ff\u2776-\u2793]")
@@ -52,7 +53,7 @@ def to_words(text: str, before: str = "", after: str = "") -> tuple[str, tuple[s
     The result has no ASCII digit and no mark outside KEPT_MARKS, so it can't hold a tag or a control token.
     """
     text = _plain_forms(text)
-    text = _APOSTROPHE.sub("'", text)
+    text = _DASHES.sub("—", _APOSTROPHE.sub("'", text))
     text = _SHOUTED.sub(_unshout, text)
     text = written.speak(text, before, after)
     text, dropped = _keep_speech(text)

@@ -92,7 +92,7 @@ def _read(run: str, first_word: int) -> tuple[list[Syllable], str]:
     readings = lazy_pinyin(known, style=Style.TONE3, neutral_tone_with_five=True, v_to_u=True)
     tagged = rjieba.tag(known)
     _apply_tags(tagged, readings)
-    _apply_words(known, readings)
+    _apply_words(known, readings, [word for word, _ in tagged])
     out: list[Syllable] = []
     at = 0
     for number, (word, _) in enumerate(tagged):
@@ -106,26 +106,34 @@ def _read(run: str, first_word: int) -> tuple[list[Syllable], str]:
 
 def _apply_tags(tagged: list[tuple[str, str]], readings: list[str]) -> None:
     """Structure words by their part of speech: 地 得 了 着 过 unstressed, doubled kin and verbs too."""
-    at = 0
+    at, before = 0, ""
     for word, tag in tagged:
         last = at + len(word) - 1
+        if word == "得" and before[:1] in ("", "r", "n", "m", "d"):
+            tag = "v"  # after a noun it is the verb: 他得了奖
         if tag in ("uv", "ud", "ul", "uz", "ug", "uj") and len(word) == 1:
             readings[at] = {"地": "de5", "得": "de5", "了": "le5", "着": "zhe5", "过": "guo5", "的": "de5"}.get(
                 word, readings[at]
             )
         elif len(word) == 2 and word[0] == word[1] and tag[:1] in ("n", "v") and readings[at] == readings[last]:
             readings[last] = readings[last][:-1] + "5"
-        elif len(word) >= 2 and word[-1] in "们子头" and tag[:1] in ("n", "r") and word[-1] == "们":
+        elif len(word) >= 2 and word[-1] == "们" and tag[:1] in ("n", "r"):
             readings[last] = "men5"
-        at += len(word)
+        at, before = at + len(word), tag
 
 
-def _apply_words(run: str, readings: list[str]) -> None:
+def _apply_words(run: str, readings: list[str], cut: list[str]) -> None:
+    """Our own word list, unless it would break a word of the dictionary: 都是 isn't in 首都|是.
+
+    Words the cut only guessed (他数|了) don't count; Traditional text is full of them.
+    """
+    word_of = [number for number, word in enumerate(cut) for _ in word]
     at = 0
     while at < len(run):
+        may_cross = at == 0 or word_of[at - 1] != word_of[at] or not rjieba.has_word(cut[word_of[at]])
         for size in range(min(_LONGEST_READING, len(run) - at), 1, -1):
             reading = READINGS.get(run[at : at + size])
-            if reading is not None:
+            if reading is not None and (may_cross or word_of[at] == word_of[at + size - 1]):
                 readings[at : at + size] = reading
                 at += size
                 break
@@ -150,11 +158,16 @@ def _sandhi_bu(syllables: list[Syllable]) -> None:
         if syllable.surface != "不" or syllable.fixed or i + 1 == len(syllables):
             continue
         following = syllables[i + 1]
-        inside = i and syllables[i - 1].word == syllable.word == following.word
+        inside = i and syllables[i - 1].word == syllable.word == following.word and _length(syllables, i) == 3
         if (i and syllables[i - 1].surface == following.surface) or inside:
             syllable.tone = 5
         elif following.tone == 4:
             syllable.tone = 2
+
+
+def _length(syllables: list[Syllable], i: int) -> int:
+    """Syllables of the word that syllable `i` is in."""
+    return sum(s.word == syllables[i].word for s in syllables)
 
 
 def _sandhi_yi(syllables: list[Syllable]) -> None:
