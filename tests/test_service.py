@@ -13,6 +13,7 @@ import time
 import wave
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from cosyvoice_app.types import PromptClip
 ROOT = Path(__file__).parents[1]
 QUICK = "engines_for_tests:QuickTone"
 SLOW_SEED, MEMORY_SEED = 9010, 9006
-IMPATIENT = Limits(heartbeat_s=2.5, cancel_s=0.5, stop_s=1.0, backoff_s=0.05)
+IMPATIENT = Limits(heartbeat_s=20.0, cancel_s=0.5, stop_s=1.0, backoff_s=0.05)
 
 Start = Callable[..., EngineService]
 
@@ -80,7 +81,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineService]:
     service.close()
 
 
-def settle(service: EngineService, *, state: str = "ready", timeout_s: float = 20.0) -> Status:
+def settle(service: EngineService, *, state: str = "ready", timeout_s: float = 60.0) -> Status:
     end = time.monotonic() + timeout_s
     while (status := service.status()).state != state:
         assert time.monotonic() < end, f"still {status.state}: {status.detail}"
@@ -93,7 +94,7 @@ def ask(clip: PromptClip, text: str = "Hello there.", seed: int = 7, **fields: A
 
 
 def say(service: EngineService, clip: PromptClip, text: str = "Hello there.", seed: int = 7) -> SynthesisResult:
-    return service.submit(ask(clip, text, seed)).result(20.0)
+    return service.submit(ask(clip, text, seed)).result(60.0)
 
 
 def pcm_hash(path: Path | None) -> str:
@@ -138,7 +139,7 @@ def test_requests_of_one_instant_name_their_own_files(start: Start, tmp_path: Pa
     store = OutputStore(tmp_path / "frozen", clock=lambda: datetime(2026, 3, 4, 12, 0, 0))
     service = start(outputs=store)
     tickets = [service.submit(ask(p0, seed=seed)) for seed in range(1, 7)]
-    paths = [ticket.result(20.0).path for ticket in tickets]
+    paths = [ticket.result(60.0).path for ticket in tickets]
     assert len({pcm_hash(path) for path in paths}) == 6
     assert [path.name for path in paths if path] == \
         ["output_20260304_120000.wav", *(f"output_20260304_120000_{n}.wav" for n in range(2, 7))]
@@ -238,8 +239,8 @@ def test_places_in_the_queue_are_honest_and_a_waiting_request_can_leave(shared: 
     with pytest.raises(Cancelled):
         second.result(1.0)
     running.cancel()
-    first.result(20.0)
-    third.result(20.0)
+    first.result(60.0)
+    third.result(60.0)
     assert [e.position for e in third.events() if isinstance(e, Queued)] == [2, 1, 0]
     assert [e.position for e in first.events() if isinstance(e, Queued)] == [0]
 
@@ -253,7 +254,7 @@ def test_a_full_queue_says_when_to_come_back(start: Start, p0: PromptClip) -> No
         service.submit(ask(p0))
     assert caught.value.retry_after_s and caught.value.retry_after_s >= 1
     running.cancel()
-    assert all(ticket.result(20.0).path for ticket in waiting)
+    assert all(ticket.result(60.0).path for ticket in waiting)
 
 
 def test_an_abandoned_request_lets_go_of_the_engine(shared: EngineService, p0: PromptClip) -> None:
@@ -296,25 +297,27 @@ def test_a_killed_worker_costs_the_running_request_only(start: Start, p0: Prompt
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineFailure, match=r"SIGKILL \(9\)"):
-        running.result(5.0)
-    assert waiting.result(20.0).path
+        running.result(60.0)
+    assert waiting.result(60.0).path
     assert service.status().worker_pid != pid
     assert not psutil.pid_exists(pid)
 
 
 def test_a_stuck_worker_is_replaced(start: Start, p0: PromptClip) -> None:
-    service = start()
+    service = start(limits=replace(IMPATIENT, heartbeat_s=3.0))
     running = service.submit(ask(p0, seed=SLOW_SEED))
     waiting = service.submit(ask(p0))
     until_running(service, running)
     pid = service.status().worker_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
     status = service.status()
     assert status.worker_pid == pid and "did not answer" in status.warnings[0]
     with pytest.raises(TimedOut, match="no sign of life"):
-        running.result(10.0)
-    assert waiting.result(20.0).path
+        running.result(60.0)
+    assert waiting.result(60.0).path
     assert not psutil.pid_exists(pid)
 
 
@@ -324,8 +327,8 @@ def test_a_request_over_its_time_ends_and_a_deaf_engine_with_it(start: Start, p0
     running = service.submit(ask(p0, seed=SLOW_SEED))
     waiting = service.submit(ask(p0))
     with pytest.raises(TimedOut, match="1 s allowed"):
-        running.result(5.0)
-    assert waiting.result(20.0).path
+        running.result(60.0)
+    assert waiting.result(60.0).path
     assert service.status().worker_pid != pid
 
 
@@ -333,7 +336,7 @@ def test_an_obedient_engine_is_kept_when_a_request_times_out(start: Start, p0: P
     service = start(timeout_s=1)
     pid = service.status().worker_pid
     with pytest.raises(TimedOut):
-        service.submit(ask(p0, seed=SLOW_SEED)).result(5.0)
+        service.submit(ask(p0, seed=SLOW_SEED)).result(60.0)
     assert say(service, p0).path
     assert service.status().worker_pid == pid
 
@@ -358,13 +361,13 @@ def test_ready_means_ready(start: Start, p0: PromptClip) -> None:
     status = settle(service)
     assert set(status.components.values()) == {"cpu"}
     assert status.memory["rss"] > 10_000_000
-    assert early.result(20.0).path
+    assert early.result(60.0).path
     times = []
     for seed in range(1, 5):
         began = time.monotonic()
         say(service, p0, seed=seed)
         times.append(time.monotonic() - began)
-    assert times[0] <= 2 * statistics.median(times[1:]) + 0.05
+    assert times[0] <= 2 * statistics.median(times[1:]) + 0.3  # the warm-up alone takes 0.5
 
 
 def test_restart_is_a_new_process_and_the_queue_survives(start: Start, p0: PromptClip) -> None:
@@ -382,7 +385,7 @@ def test_restart_is_a_new_process_and_the_queue_survives(start: Start, p0: Promp
     service.restart()
     with pytest.raises(NoEngine, match="restarted"):
         running.result(1.0)
-    assert all(ticket.result(20.0).path for ticket in waiting)
+    assert all(ticket.result(60.0).path for ticket in waiting)
     assert [child.pid for child in psutil.Process().children() if child.pid in pids[:4]] == []
 
 
@@ -425,7 +428,7 @@ def test_an_engine_without_its_files_fails_once_and_says_why(start: Start, p0: P
     status = settle(service, state="failed")
     assert "weights.bin is missing" in status.detail
     with pytest.raises(NoEngine, match=r"weights\.bin is missing"):
-        waiting.result(5.0)
+        waiting.result(60.0)
     with pytest.raises(NoEngine, match=r"weights\.bin is missing"):
         service.submit(ask(p0))
     assert service.restart()[1].state == "failed"

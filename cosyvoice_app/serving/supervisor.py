@@ -30,8 +30,10 @@ Ending = Literal["none", "respawn", "unload", "failed"]
 class Limits:
     """How patient the service is. Seconds, unless named otherwise."""
 
-    heartbeat_s: float = 60.0
-    """A worker this long without a sign of life hangs. Long, because importing a big library can hold it up."""
+    heartbeat_s: float = 30.0
+    """A ready worker this long without a sign of life hangs."""
+    load_heartbeat_s: float = 180.0
+    """The same while loading, when importing a big library from a slow disk can hold every thread up."""
     cancel_s: float = 30.0
     """How long a cancelled or timed-out job may take to let go before its worker is replaced."""
     stop_s: float = 3.0
@@ -133,9 +135,10 @@ class Supervisor:
 
     def tick(self) -> None:
         """Called several times a second: hangs and due restarts."""
-        if self.process is not None and self.process.silent_s > self._limits.heartbeat_s and self._ending == "none":
+        patience_s = self._limits.heartbeat_s if self.state == "ready" else self._limits.load_heartbeat_s
+        if self.process is not None and self.process.silent_s > patience_s and self._ending == "none":
             self.replace(TimedOut(
-                f"The engine gave no sign of life for {self._limits.heartbeat_s:g} s and is being replaced. "
+                f"The engine gave no sign of life for {patience_s:g} s and is being replaced. "
                 "Send the request again; if it happens each time, try a shorter text."))
         if self._respawn_at is not None and time.monotonic() >= self._respawn_at:
             self._respawn_at = None
