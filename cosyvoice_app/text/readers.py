@@ -42,6 +42,16 @@ def en_named_date(m: Match) -> str:
     return f"{m[1]} {n.en_ordinal(m[2])}" + (f", {n.en_year(m[3])}" if m[3] else "")
 
 
+def zh_us_date(m: Match) -> str | None:
+    month_, day = (m[1], m[2]) if int(m[1]) <= 12 else (m[2], m[1])
+    return f"{n.zh_digits(m[3])}年{n.zh_integer(month_)}月{n.zh_integer(day)}日" if is_date(month_, day) else None
+
+
+def en_us_date(m: Match) -> str | None:
+    month_, day = (m[1], m[2]) if int(m[1]) <= 12 else (m[2], m[1])
+    return f"{month(month_)} {n.en_ordinal(day)}, {n.en_year(m[3])}" if is_date(month_, day) else None
+
+
 def _is_ratio(m: Match) -> bool:
     named = r"(?:比例|比率|比分|画幅|ratio|score|aspect)\W*\w{0,4}\W*$"
     return bool(re.search(named, m.string[: m.start()], re.IGNORECASE))
@@ -163,11 +173,15 @@ def en_version(m: Match) -> str:
 
 
 def zh_fraction(m: Match) -> str:
+    if m[1] == m[2] or int(m[2]) == 0:
+        return f"{n.zh_integer(m[1])}比{n.zh_integer(m[2])}"
     return f"{n.zh_integer(m[2])}分之{n.zh_integer(m[1])}"
 
 
 def en_fraction(m: Match) -> str:
     top, bottom = int(m[1]), int(m[2])
+    if top == bottom:
+        return f"{n.en_integer(m[1])}-{n.en_integer(m[2])}"
     if bottom == 0 or top > bottom:
         return f"{n.en_integer(m[1])} over {n.en_integer(m[2])}"
     name = {2: "half", 4: "quarter"}.get(bottom, n.en_ordinal(m[2]))

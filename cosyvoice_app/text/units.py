@@ -31,6 +31,7 @@ UNITS: dict[str, tuple[str, str, str]] = {
     "g": ("克", "gram", "grams"),
     "lb": ("磅", "pound", "pounds"),
     "lbs": ("磅", "pound", "pounds"),
+    "t": ("吨", "ton", "tons"),
     "oz": ("盎司", "ounce", "ounces"),
     "ml": ("毫升", "milliliter", "milliliters"),
     "mL": ("毫升", "milliliter", "milliliters"),

@@ -92,6 +92,7 @@ RULES: tuple[Rule, ...] = (
         lambda m: n.en_integer(m[1]) + ", ",
     ),
     # Dates and times.
+    _rule(r"(?<![\d/])(\d{1,2})/(\d{1,2})/(\d{4})(?![\d/])", r.zh_us_date, r.en_us_date),
     _rule(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?![\d-])", r.zh_date, r.en_date),
     _rule(
         r"(?<![\d.])(\d{4})\s?[-–—~～至到]\s?(\d{4})年",
@@ -105,7 +106,15 @@ RULES: tuple[Rule, ...] = (
         lambda m: f"{r.month(m[2])} {n.en_year(m[1])}",
     ),
     _rule(r"\b(\d{3}0)'?s\b", lambda m: n.zh_digits(m[1]) + "年代", lambda m: n.en_plural(n.en_year(m[1])), "en"),
+    _rule(r"(?<!\w)'(\d0)s\b", lambda m: n.zh_integer(m[1]) + "年代", lambda m: n.en_plural(n.en_integer(m[1])), "en"),
+    _rule(
+        r"\b(\d)'(\d{1,2})(?:\"|''|”)",
+        lambda m: f"{n.zh_integer(m[1])}英尺{n.zh_integer(m[2])}英寸",
+        lambda m: f"{n.en_integer(m[1])} foot {n.en_integer(m[2])}",
+        "en",
+    ),
     _rule(rf"\b({_MONTH})\s(\d{{1,2}})(?:st|nd|rd|th)?\b(?:,?\s(\d{{4}})\b)?", _none, r.en_named_date, "en"),
+    _rule(r"(?<=:\d\d)\s?[-–—~～]\s?(?=\d{1,2}:\d\d)", lambda m: "到", lambda m: " to "),
     _rule(
         r"(?<![\d:.比分例])([01]?\d|2[0-4])[:：]([0-5]\d)(?:[:：]([0-5]\d))?(?![\d:])(?:\s?([ap]\.?m\b\.?))?",
         r.zh_time,
@@ -151,7 +160,20 @@ RULES: tuple[Rule, ...] = (
         lambda m: (m[1] or m[2]) + "号",
         lambda m: f"number {m[1] or m[2]}",
     ),
+    _rule(r"(?<!\d)(\d{3,4})(?=室|号房|房间)", lambda m: n.zh_digits(m[1]), lambda m: n.en_digits(m[1])),
     # Amounts.
+    _rule(
+        r"(\d+|(?<![A-Za-z])[A-Za-z])\^(\d+)",
+        lambda m: f"{m[1]}的{n.zh_integer(m[2])}次方",
+        lambda m: f"{m[1]} to the power of {m[2]}",
+    ),
+    _rule(r"(\d+(?:\.\d+)?)w(?![A-Za-z])", lambda m: n.zh_number(m[1]) + "万", _none),
+    _rule(rf"(?<=[元块次人个里米克斤升页字步$])/(?=[{HAN}])", lambda m: "每", lambda m: "每"),
+    _rule(
+        r"(?<=[a-z])/(?=(?:day|week|month|year|hour|minute|second|night|person|mile)\b)",
+        lambda m: " per ",
+        lambda m: " per ",
+    ),
     _rule(
         rf"({_NUM})/({_NUM})\s?mmHg",
         lambda m: f"{n.zh_number(m[1])}比{n.zh_number(m[2])}毫米汞柱",
@@ -179,9 +201,9 @@ RULES: tuple[Rule, ...] = (
     _rule(r"(?<![A-Za-z\d.])([vV]?)(\d+(?:\.\d+){2,})(?![.\d])", r.zh_version, r.en_version, "en"),
     _rule(r"(?<![A-Za-z\d.])([vV])(\d+(?:\.\d+)?)(?![.\d])", r.zh_version, r.en_version, "en"),
     _rule(
-        r"(?<![\d:])(\d+)[:：](\d+)(?![\d:])",
-        lambda m: f"{n.zh_integer(m[1])}比{n.zh_integer(m[2])}",
-        lambda m: f"{n.en_integer(m[1])} to {n.en_integer(m[2])}",
+        r"(?<![\d:])(\d+(?:\.\d+)?)[:：](\d+(?:\.\d+)?)(?![\d:])",
+        lambda m: f"{n.zh_number(m[1])}比{n.zh_number(m[2])}",
+        lambda m: f"{n.en_number(m[1])} to {n.en_number(m[2])}",
     ),
     _rule(
         r"(?<![\d/])(24/7|9/11)(?![\d/])",
