@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cosyvoice_app.nn.adain import AdaIN, snake
+from cosyvoice_app.nn.adain import AdaIN, unit_snake_
 from cosyvoice_app.nn.conv import Conv1d, DepthwiseUpsample2, TransposedConv1d
 
 
@@ -55,11 +55,20 @@ def test_depthwise_upsampling_equals_torch(rng, length):
     assert torch.allclose(up(x), theirs.transpose(1, 2), atol=1e-12)
 
 
-def test_snake_and_its_slopes(rng):
+def test_snake_and_its_slope(rng):
     x = torch.randn(2, 6, 3, generator=rng, dtype=torch.float64, requires_grad=True)
-    alpha = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64, requires_grad=True)
-    assert torch.allclose(snake(x, alpha), x + torch.sin(alpha * x).square() / alpha)
-    assert torch.autograd.gradcheck(snake, (x, alpha))
+    wanted = x + torch.sin(x).square()
+    assert torch.allclose(unit_snake_(x), wanted)
+    assert torch.autograd.gradcheck(unit_snake_, (x,))
+    with torch.no_grad():
+        assert torch.allclose(unit_snake_(x.detach().clone()), wanted)
+
+
+def test_conv_gain_multiplies_the_input_channels(rng):
+    conv = Conv1d(4, 3, 3).double()
+    x = torch.randn(1, 9, 4, generator=rng, dtype=torch.float64)
+    gain = torch.rand(4, generator=rng, dtype=torch.float64) + 0.5
+    assert torch.allclose(conv(x, gain), conv(x * gain), atol=1e-12)
 
 
 def test_adain_of_a_padded_row_equals_the_row_alone(rng):

@@ -32,39 +32,44 @@ class AdaIN(nn.Module):
         super().__init__()
         self.fc = nn.Linear(style_size, 2 * channels)
 
-    def forward(self, x: Tensor, style: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, style: Tensor, mask: Tensor | None = None, gain: Tensor | None = None) -> Tensor:
+        """`gain` [C] multiplies the result, at no cost. Without a mask the result is a fresh tensor."""
         gamma, beta = self.fc(style).chunk(2, dim=-1)
+        gamma = 1.0 + gamma
+        if gain is not None:
+            gamma, beta = gamma * gain, beta * gain
         if mask is None and x.shape[0] == 1:  # one fused kernel: time takes the place of the batch
-            y = F.batch_norm(x[0], None, None, 1.0 + gamma[0], beta[0], training=True, eps=EPS)
+            y = F.batch_norm(x[0], None, None, gamma[0], beta[0], training=True, eps=EPS)
             return y[None]
         mean, variance = _moments(x, mask)
-        scale = (1.0 + gamma[:, None]) * torch.rsqrt(variance + EPS)
+        scale = gamma[:, None] * torch.rsqrt(variance + EPS)
         y = torch.addcmul(beta[:, None] - mean * scale, x, scale)
         return y if mask is None else y * mask
 
 
-class _Snake(torch.autograd.Function):
-    """x + sin(ax)^2 / a, written x + (1 - cos(2ax)) / (2a), whose slope is 1 + sin(2ax). Saves only x."""
+class _UnitSnake(torch.autograd.Function):
+    """x + sin(x)^2, whose slope is 1 + sin(2x)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, alpha: Tensor) -> Tensor:
-        ctx.save_for_backward(x, alpha)
-        half = 0.5 / alpha
-        wave = (x * (2.0 * alpha)).cos_().neg_().add_(1.0)
-        return torch.addcmul(x, wave, half)
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        wave = x.sin()
+        return torch.addcmul(x, wave, wave)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
-        x, alpha = ctx.saved_tensors
-        grad, angle = grads[0], x * (2.0 * alpha)
-        grad_alpha = None
-        if ctx.needs_input_grad[1]:
-            slope = (x * angle.sin()) / alpha - (1.0 - angle.cos()) * (0.5 / alpha.square())
-            grad_alpha = (grad * slope).sum((0, 1))
-        return angle.sin_().add_(1.0).mul_(grad), grad_alpha
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (2.0 * x).sin_().add_(1.0).mul_(grads[0])
 
 
-def snake(x: Tensor, alpha: Tensor) -> Tensor:
-    """x [B, T, C], alpha [C]."""
-    out: Tensor = _Snake.apply(x, alpha)  # type: ignore[no-untyped-call]
-    return out
+def unit_snake_(x: Tensor) -> Tensor:
+    """The snake activation of frequency 1, x + sin(x)^2; `x` may be overwritten.
+
+    That of frequency a, x + sin(ax)^2 / a, is `unit_snake_(a * x) / a`: the first factor goes into what comes before, the
+    second into the weights of what comes after, which leaves two passes over the data.
+    """
+    if torch.is_grad_enabled():
+        out: Tensor = _UnitSnake.apply(x)  # type: ignore[no-untyped-call]
+        return out
+    wave = x.sin()
+    return x.addcmul_(wave, wave)

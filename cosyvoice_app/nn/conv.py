@@ -37,11 +37,15 @@ class _TapConv(torch.autograd.Function):
         rows, length, _ = x.shape
         out_channels, _, kernel = weight.shape
         taps = weight.permute(2, 1, 0)
-        shape = (rows, length, out_channels)
-        out = bias.expand(shape).contiguous() if bias is not None else x.new_zeros(shape)
+        out = x.new_empty(rows, length, out_channels)
+        for row in range(rows):  # the middle tap touches every frame: it sets, the others add
+            if bias is None:
+                torch.mm(x[row], taps[kernel // 2], out=out[row])
+            else:
+                torch.addmm(bias, x[row], taps[kernel // 2], out=out[row])
         for tap in range(kernel):
             offset = (tap - kernel // 2) * dilation
-            if abs(offset) >= length:
+            if offset == 0 or abs(offset) >= length:
                 continue
             to, frm = _span(length, offset)
             for row in range(rows):
@@ -84,12 +88,14 @@ class Conv1d(nn.Module):
         self.weight = nn.Parameter(tap_major(torch.empty(out_channels, in_channels, kernel).normal_(0.0, 0.02)))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, gain: Tensor | None = None) -> Tensor:
+        """`gain` [in] multiplies the input's channels, at the cost of a pass over the weights. The result is a fresh tensor."""
+        weight = self.weight if gain is None else self.weight * gain[:, None]
         if x.device.type != "cpu":
             pad = (self.kernel - 1) // 2 * self.dilation
-            y = F.conv1d(x.transpose(1, 2), self.weight, self.bias, padding=pad, dilation=self.dilation)
+            y = F.conv1d(x.transpose(1, 2), weight, self.bias, padding=pad, dilation=self.dilation)
             return y.transpose(1, 2)
-        out: Tensor = _TapConv.apply(x.contiguous(), self.weight, self.bias, self.dilation)  # type: ignore[no-untyped-call]
+        out: Tensor = _TapConv.apply(x.contiguous(), weight, self.bias, self.dilation)  # type: ignore[no-untyped-call]
         return out
 
 

@@ -1,27 +1,29 @@
-"""Fit the decoder to a clip: the step that turns a stock voice into the clip's.
+"""Fit the generator to a clip: the step that turns a stock voice into the clip's.
 
-    sentences nobody said ──► frozen text side, prosody at the clip's pitch ──► decoder ──► a piece of speech
-    piece ──► CAM++ ──► as near as possible to the clip's vector           (who speaks)
-    piece ──► mel statistics ──► as near as possible to the clip's          (how the voice is coloured)
-    aligned clip, when its words are known ──► decoder ──► log-mel distance to the clip itself
+    sentences nobody said ──► text side and decoder, frozen ──► generator ──► a piece of speech
+    piece ──► CAM++ ──► as near as possible to the clip's vector              (who speaks)
+    piece ──► mel statistics ──► as near as possible to the clip's             (how the voice is coloured)
+    piece ──► log-mel movement ──► as near as possible to the unfitted piece's (what is said, and how cleanly)
+    aligned clip, when its words are known ──► generator ──► log-mel distance to the clip itself
 
-Only the decoder's convolutions and the acoustic half of the style move; what is said and how is decided before the decoder
-and stays. A clip needs no transcript. Afterwards the fit is judged on a sentence it was not fitted on: the words must still
-be those of the unfitted voice, and the speaker must be nearer; otherwise the fit is halved, and in the end thrown away.
+Only the convolutions of the generator's main path and its style move. All before it is computed once a piece. A clip needs
+no transcript. Afterwards the fit is judged on a sentence it was not fitted on: the words must still be those of the
+unfitted voice, and the speaker must be nearer; otherwise half of the fit is tried, and in the end none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torchaudio.functional as AF
 from torch import Tensor
+from torch.func import functional_call
 
 from cosyvoice_app.audio.features import LogMelConfig, log_mel
-from cosyvoice_app.engines.lite.model import LiteModel, Prosody
+from cosyvoice_app.engines.lite.model import OUTPUT_GAIN, LiteModel, Prosody, Resonance
 from cosyvoice_app.types import CancelToken, NeverCancelled, OnProgress, Progress, ignore_progress
 
 SPEAKER_RATE_HZ = 16_000
@@ -38,20 +40,25 @@ BANDWIDTH_USED = 0.46
 
 @dataclass(frozen=True, slots=True)
 class FitConfig:
-    """One setting of the fit. Pieces are in frames of 40 Hz."""
+    """One setting of the fit. `piece_frames` are of 40 Hz; `pieces` of unspoken text are made, then taken in turn."""
 
     steps: int
-    piece_frames: int = 60
-    weight_rate: float = 1e-4
+    pieces: int
+    piece_frames: int = 80
+    weight_rate: float = 5e-5
     style_rate: float = 1e-2
+    speaker: float = 1.0
     colour: float = 0.3
-    """Weight of the mel statistics beside the speaker term (1.0)."""
-    reconstruction: float = 0.5
+    anchor: float = 0.5
+    copy: float = 0.5
+    copy_speaker: float = 0.5
     seed: int = 7
 
 
-FAST = FitConfig(steps=14)
-FULL = FitConfig(steps=40)
+FAST = FitConfig(steps=15, pieces=6)
+FULL = FitConfig(steps=45, pieces=12)
+
+MOVING = ("ups.", "resblocks.", "conv_post.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +80,21 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """`changed` decoder tensors and the acoustic `style` [128]; `scores` on the sentence kept apart; `scale` of the fit that
-    was kept: 1 whole, 0 thrown away."""
+class _Piece:
+    """A piece up to the generator's main path. `reference` [n] is the unfitted rendering, or the clip itself."""
 
-    changed: Mapping[str, Tensor]
-    style: Tensor
+    features: Tensor
+    excitations: list[Tensor]
+    reference: Tensor
+    is_copy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """`fitted` is None when the fit was thrown away; `scale` is the part of it that was kept. `scores` are of the sentence
+    kept apart: speaker similarity and agreement of words, unfitted and at each scale tried."""
+
+    fitted: Resonance | None
     scores: dict[str, float]
     scale: float
 
@@ -88,7 +104,7 @@ def make_target(model: LiteModel, samples: Tensor, rate_hz: int) -> Target:
     with torch.no_grad():
         at16 = to_rate(samples, rate_hz, SPEAKER_RATE_HZ)
         at24 = to_rate(samples, rate_hz, model.config.rate_hz)
-        speaker = model.speaker.embed(_levelled(at16, SPEAKER_RATE_HZ)[None])[0]
+        speaker = model.speaker.embed(at16[None])[0]
         colour = _colour(_levelled(at24, model.config.rate_hz))
         top_mel = 2595.0 * np.log10(1.0 + MEL.rate_hz / 2 / 700.0)
         centres_mel = np.linspace(0.0, top_mel, MEL.bins + 2)[1:-1]
@@ -120,12 +136,12 @@ def _colour(samples: Tensor) -> tuple[Tensor, Tensor]:
     return mel.mean(0), mel.std(0)
 
 
-def trainable(model: LiteModel) -> dict[str, Tensor]:
-    """The decoder tensors a fit may move: convolution weights, the two scalar ones on F0 and energy apart."""
+def moving(model: LiteModel) -> dict[str, Tensor]:
+    """The generator tensors a fit may move: convolution weights of its main path."""
     return {
         name: tensor
-        for name, tensor in model.decoder.named_parameters()
-        if name.endswith("weight") and tensor.dim() == 3 and tensor.shape[1] > 1
+        for name, tensor in model.decoder.generator.named_parameters()
+        if name.startswith(MOVING) and name.endswith("weight") and tensor.dim() == 3
     }
 
 
@@ -141,42 +157,72 @@ def fit(
     progress: OnProgress = ignore_progress,
     cancel: CancelToken | None = None,
 ) -> Fit:
-    """Fit the decoder to `target`. `style` [128] is the base voice's acoustic half; `sentences` are unspoken text with
+    """Fit the generator to `target`. `style` [128] is the base voice's acoustic half; `sentences` are unspoken text with
     prosody at the clip's pitch, `kept_apart` one more that only judges. Raises Cancelled; nothing outlives a cancelled fit.
     """
     cancel = cancel or NeverCancelled()
-    released = trainable(model)
-    weights = {name: tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_() for name, tensor in released.items()}
-    moving = style.detach().clone().requires_grad_()
+    weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in moving(model).items()}
+    own = style.detach().clone().requires_grad_()
     optimiser = torch.optim.Adam(
-        [{"params": list(weights.values()), "lr": config.weight_rate}, {"params": [moving], "lr": config.style_rate}],
-        betas=(0.8, 0.95),
+        [{"params": list(weights.values()), "lr": config.weight_rate}, {"params": [own], "lr": config.style_rate}]
     )
-    rng = np.random.default_rng(config.seed)
-    pieces = _pieces(sentences, config.piece_frames, rng)
+    progress(Progress("fitting", 0.0))
+    pieces: list[_Piece] = []
     for step in range(config.steps):
         cancel.check()
-        progress(Progress("fitting", step / config.steps, f"{step + 1}/{config.steps}"))
-        decay = 0.1 + 0.9 * 0.5 * (1.0 + np.cos(np.pi * step / config.steps))
-        for group, rate in zip(optimiser.param_groups, (config.weight_rate, config.style_rate), strict=True):
-            group["lr"] = rate * decay
+        with torch.no_grad():
+            if step < config.pieces:
+                pieces.append(_prepare(model, sentences, copy, style, config, step))
+        piece = pieces[step % config.pieces]
         optimiser.zero_grad(set_to_none=True)
-        if copy is not None and step % 2 == 1:
-            loss = _copy_loss(model, target, copy, moving, weights, config, rng, step)
-        else:
-            loss = _piece_loss(model, target, next(pieces), moving, weights, config, step)
+        wave = _render(model, piece, own, weights)
+        loss = _copy_loss(model, target, wave, piece, config) if piece.is_copy else _piece_loss(
+            model, target, wave, piece, config)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    progress(Progress("judging", 1.0))
-    return judge(model, target, style, moving.detach(), {n: w.detach() for n, w in weights.items()}, kept_apart)
+        progress(Progress("fitting", (step + 1) / config.steps, f"{step + 1}/{config.steps}"))
+    cancel.check()
+    return judge(model, target, style, Resonance(own.detach(), {n: w.detach() for n, w in weights.items()}), kept_apart)
 
 
-def _pieces(sentences: Sequence[Prosody], frames: int, rng: np.random.Generator) -> Iterator[Prosody]:
-    """Random pieces, the sentences in turn."""
-    while True:
-        for sentence in sentences:
-            size = min(frames, sentence.frames)
-            yield sentence.cut(int(rng.integers(0, sentence.frames - size + 1)), size)
+def _prepare(
+    model: LiteModel, sentences: Sequence[Prosody], copy: Copy | None, style: Tensor, config: FitConfig, index: int
+) -> _Piece:
+    """Piece `index`: every second one of the aligned clip when there is one, the others of the sentences in turn."""
+    is_copy = copy is not None and index % 2 == 1
+    whole = copy.prosody if copy is not None and is_copy else sentences[index % len(sentences)]
+    size = min(config.piece_frames, whole.frames)
+    start = int(np.random.default_rng([config.seed, index]).integers(0, whole.frames - size + 1))
+    piece = whole.cut(start, size)
+    noise = model.noise(size, config.seed + index)[None]
+    text, f0, energy = piece.text[None], piece.f0[None], piece.energy[None]
+    generator = model.decoder.generator
+    features = model.decoder.features(text, f0, energy, style[None])
+    excitations = generator.excite(style[None], f0, noise)
+    if copy is not None and is_copy:
+        hop = model.config.frame_hop_samples
+        reference = copy.samples[start * hop : (start + size) * hop]
+    else:
+        reference = generator.resonate(features, style[None], excitations)[0] * OUTPUT_GAIN
+    return _Piece(features, excitations, reference, is_copy)
+
+
+def _render(model: LiteModel, piece: _Piece, style: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+    wave: Tensor = functional_call(
+        _MainPath(model), {f"generator.{n}": w for n, w in weights.items()}, (piece.features, style[None], piece.excitations)
+    )
+    return wave[0] * OUTPUT_GAIN
+
+
+class _MainPath(torch.nn.Module):
+    """`Generator.resonate` as a module's forward, which is what `functional_call` needs."""
+
+    def __init__(self, model: LiteModel) -> None:
+        super().__init__()
+        self.generator = model.decoder.generator
+
+    def forward(self, features: Tensor, style: Tensor, excitations: list[Tensor]) -> Tensor:
+        return self.generator.resonate(features, style, excitations)
 
 
 def _speaker_loss(model: LiteModel, target: Target, wave: Tensor) -> Tensor:
@@ -184,67 +230,61 @@ def _speaker_loss(model: LiteModel, target: Target, wave: Tensor) -> Tensor:
     return 1.0 - model.speaker.embed(at16[None])[0] @ target.speaker
 
 
-def _colour_loss(model: LiteModel, target: Target, wave: Tensor) -> Tensor:
+def _piece_loss(model: LiteModel, target: Target, wave: Tensor, piece: _Piece, config: FitConfig) -> Tensor:
     mean, deviation = _colour(_levelled(wave, model.config.rate_hz))
     apart = (mean - target.colour[0]).abs() + (deviation - target.colour[1]).abs()
-    return (apart * target.bands).sum() / target.bands.sum()
+    colour = (apart * target.bands).sum() / target.bands.sum()
+    ours, theirs = (_movement(log_mel(w[None], MEL)[0]) for w in (wave, piece.reference))
+    anchor = (ours - theirs).abs().mean()
+    return config.speaker * _speaker_loss(model, target, wave) + config.colour * colour + config.anchor * anchor
 
 
-def _piece_loss(
-    model: LiteModel, target: Target, piece: Prosody, style: Tensor, weights: Mapping[str, Tensor], config: FitConfig, step: int
-) -> Tensor:
-    wave = model.decode(piece, style, model.noise(piece.frames, config.seed + step), weights)
-    return _speaker_loss(model, target, wave) + config.colour * _colour_loss(model, target, wave)
+def _movement(mel: Tensor) -> Tensor:
+    """A log-mel spectrogram [frames, bins] less each band's mean: what changes in time, not how the voice is coloured."""
+    return mel - mel.mean(0)
 
 
-def _copy_loss(
-    model: LiteModel, target: Target, copy: Copy, style: Tensor, weights: Mapping[str, Tensor], config: FitConfig,
-    rng: np.random.Generator, step: int,
-) -> Tensor:
-    """Rebuild a random piece of the clip: log-mel distance at two resolutions, and the speaker term."""
-    size = min(config.piece_frames, copy.prosody.frames)
-    start = int(rng.integers(0, copy.prosody.frames - size + 1))
-    hop = model.config.frame_hop_samples
-    wave = model.decode(copy.prosody.cut(start, size), style, model.noise(size, config.seed + step), weights)
-    real = copy.samples[start * hop : (start + size) * hop]
-    wave, real = wave[: len(real)], real[: len(wave)]
+def _copy_loss(model: LiteModel, target: Target, wave: Tensor, piece: _Piece, config: FitConfig) -> Tensor:
+    """Rebuild a piece of the clip: log-mel distance at two resolutions, and the speaker term."""
+    real = piece.reference[: len(wave)]
+    wave = wave[: len(real)]
     gain = (real.square().mean() / wave.detach().square().mean().clamp(min=1e-9)).sqrt()
     distance = torch.zeros((), device=wave.device)
     for mel in (MEL, FINE_MEL):
         apart = (log_mel((wave * gain)[None], mel) - log_mel(real[None], mel))[0].abs()
         distance = distance + (apart * target.bands).sum() / (target.bands.sum() * len(apart))
-    return config.reconstruction * distance + 0.5 * _speaker_loss(model, target, wave)
+    return config.copy * distance + config.copy_speaker * _speaker_loss(model, target, wave)
 
 
 KEEP_WORDS = 0.80
 """Least agreement of a fitted sentence with the unfitted one (see `_agreement`)."""
 
 
-def judge(
-    model: LiteModel, target: Target, style: Tensor, fitted: Tensor, weights: Mapping[str, Tensor], sentence: Prosody
-) -> Fit:
+def judge(model: LiteModel, target: Target, style: Tensor, fitted: Resonance, sentence: Prosody) -> Fit:
     """The whole fit, half of it, a quarter, or none: the most that keeps the words and brings the speaker nearer."""
     noise = model.noise(sentence.frames, 1)
     with torch.no_grad():
         plain = model.decode(sentence, style, noise)
         base = float(1.0 - _speaker_loss(model, target, plain))
-        scores: dict[str, float] = {"speaker_off": base}
+        scores = {"speaker_off": base}
+        released = moving(model)
         for scale in (1.0, 0.5, 0.25):
-            released = trainable(model)
-            changed = {name: torch.lerp(released[name], weights[name], scale) for name in weights}
-            moved = torch.lerp(style, fitted, scale)
-            wave = model.decode(sentence, moved, noise, changed)
+            part = Resonance(
+                torch.lerp(style, fitted.style, scale),
+                {name: torch.lerp(released[name], tensor, scale) for name, tensor in fitted.weights.items()},
+            )
+            wave = model.decode(sentence, style, noise, part)
             near, same = float(1.0 - _speaker_loss(model, target, wave)), _agreement(plain, wave)
             scores[f"speaker_{scale:g}"], scores[f"words_{scale:g}"] = near, same
             if np.isfinite(near) and near > base and same >= KEEP_WORDS:
-                return Fit(changed, moved, scores, scale)
-    return Fit({}, style, scores, 0.0)
+                return Fit(part, scores, scale)
+    return Fit(None, scores, 0.0)
 
 
 def _agreement(plain: Tensor, fitted: Tensor) -> float:
     """How far two renderings with the same timing say the same, 0..1: mean correlation over bands of their log-mel
-    movement in time, each band's mean and deviation taken out, so that a change of timbre counts for nothing.
+    movement in time, so that a change of timbre counts for nothing.
     """
-    a, b = (log_mel(w[None], MEL)[0] for w in (plain, fitted))
-    a, b = ((m - m.mean(0)) / m.std(0).clamp(min=1e-3) for m in (a, b))
+    a, b = (_movement(log_mel(w[None], MEL)[0]) for w in (plain, fitted))
+    a, b = (m / m.std(0).clamp(min=1e-3) for m in (a, b))
     return float((a * b).mean())

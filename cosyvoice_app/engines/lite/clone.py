@@ -124,11 +124,10 @@ def _measures(stock: StockVoice, stats: SpeakerStats) -> Measures:
 
 def _with_fit(voice: LiteVoice, made: Fit, refine: Refine) -> LiteVoice:
     scores = {name: round(value, 4) for name, value in made.scores.items()}
-    if made.scale == 0.0:
+    if made.fitted is None:
         warning = "The voice could not be fitted to this clip without hurting the words; the nearest stock voice is used."
         return replace(voice, measures=replace(voice.measures, warnings=(warning,), scores=scores))
-    style = torch.cat([made.style, voice.style[len(made.style) :]])
     near = made.scores[f"speaker_{made.scale:g}"]
     note = f"Fitted to the clip ({refine}): speaker similarity {made.scores['speaker_off']:.2f} before, {near:.2f} after."
     measures = replace(voice.measures, refined=refine, notes=(*voice.measures.notes, note), scores=scores)
-    return LiteVoice(style, measures, made.changed)
+    return LiteVoice(voice.style, measures, made.fitted)

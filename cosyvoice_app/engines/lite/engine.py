@@ -51,7 +51,7 @@ class LiteEngine:
         chosen = choose(settings.device, settings.precision)
         dtype = PRECISIONS[settings.precision]
         model = LiteModel.load(settings.cache, torch.device(chosen.name), dtype, progress)
-        store = VoiceStore(assets.cache_dir(settings.cache) / "voices-lite", model.decoder)
+        store = VoiceStore(assets.cache_dir(settings.cache) / "voices-lite", model.decoder.generator)
         precision = "bf16" if dtype == torch.bfloat16 else "fp32"
         return cls(model, store, device_reason=chosen.reason, precision=precision)
 

@@ -1,6 +1,6 @@
 """The lite engine's networks, loaded once, and the plain act of speaking symbols with them. No state of a request.
 
-A voice fitted to a clip is a set of decoder tensors that differ from the released ones; they are handed to the decoder for
+A voice fitted to a clip is a set of generator tensors that differ from the released ones; they are handed to the decoder for
 the length of a call (`torch.func.functional_call`), never written into it.
 """
 
@@ -28,6 +28,7 @@ from cosyvoice_app.errors import AssetError
 from cosyvoice_app.types import OnProgress, ignore_progress
 
 PAD = 0
+GENERATOR = "generator"
 OUTPUT_GAIN = 1.5
 """The decoder speaks 3.5 dB below the level the release is heard at: its published graph leaves the inverse STFT's window
 sum (1.5) in."""
@@ -49,6 +50,14 @@ class Prosody:
         """The piece of `frames` (40 Hz) from `start`."""
         end = start + frames
         return Prosody(self.text[start:end], self.f0[2 * start : 2 * end], self.energy[2 * start : 2 * end])
+
+
+@dataclass(frozen=True, slots=True)
+class Resonance:
+    """What a fit moves: the style [128] of the generator's main path, and generator tensors in place of the released ones."""
+
+    style: Tensor
+    weights: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +107,15 @@ class LiteModel:
         return torch.tensor([PAD, *(self.vocabulary[s] for s in symbols), PAD], device=self.device)
 
     def decode(
-        self, prosody: Prosody, style: Tensor, noise: Tensor, changed: Mapping[str, Tensor] | None = None
+        self, prosody: Prosody, style: Tensor, noise: Tensor, fitted: Resonance | None = None
     ) -> Tensor:
-        """One row -> samples [600 T] at 24 kHz. `style` is acoustic [128]; `changed` are a fitted voice's decoder tensors."""
+        """One row -> samples [600 T] at 24 kHz. `style` is acoustic [128]; `fitted` is what a fit made of the generator."""
         inputs = (prosody.text[None].float(), prosody.f0[None].float(), prosody.energy[None].float(), style[None], noise[None])
-        if changed:
-            wave: Tensor = functional_call(self.decoder, dict(changed), inputs)
+        if fitted is None:
+            wave: Tensor = self.decoder(*inputs)
         else:
-            wave = self.decoder(*inputs)
+            changed = {f"{GENERATOR}.{name}": tensor for name, tensor in fitted.weights.items()}
+            wave = functional_call(self.decoder, changed, inputs, {"resonance": fitted.style[None]})
         return wave[0] * OUTPUT_GAIN
 
     def noise(self, frames: int, seed: int) -> Tensor:

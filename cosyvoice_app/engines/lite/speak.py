@@ -100,7 +100,7 @@ class LiteVocoder:
             for prosody, seed in zip(item.passes, item.seeds, strict=True):
                 cancel.check()
                 noise = self._model.noise(prosody.frames, seed)
-                waves.append(self._model.decode(prosody, voice.style[: self._model.config.style], noise, voice.changed))
+                waves.append(self._model.decode(prosody, voice.style[: self._model.config.style], noise, voice.fitted))
             samples = torch.cat(waves).float().cpu().numpy()
             style: LiteStyle = row.style.payload
             results.append(Audio(_levelled(samples, self._model.config.rate_hz, style.loudness_db), self._model.config.rate_hz))

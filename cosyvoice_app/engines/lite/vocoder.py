@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cosyvoice_app.engines.lite.blocks import AdaINBlock, length_mask
 from cosyvoice_app.engines.lite.config import LiteConfig
-from cosyvoice_app.nn.adain import AdaIN, snake
+from cosyvoice_app.nn.adain import AdaIN, unit_snake_
 from cosyvoice_app.nn.conv import Conv1d, StridedConv1d, TransposedConv1d
 
 SINE_AMPLITUDE = 0.1
@@ -37,11 +37,12 @@ class ResBlock(nn.Module):
 
     def forward(self, x: Tensor, style: Tensor, mask: Tensor | None = None) -> Tensor:
         for i in range(len(self.convs1)):
-            y = snake(self.adain1[i](x, style, mask), self.alpha1[i].flatten())
-            y = self.convs1[i](y)
-            y = snake(self.adain2[i](y if mask is None else y * mask, style, mask), self.alpha2[i].flatten())
-            y = self.convs2[i](y)
-            x = x + (y if mask is None else y * mask)
+            alpha1, alpha2 = self.alpha1[i].flatten(), self.alpha2[i].flatten()
+            y = unit_snake_(self.adain1[i](x, style, mask, alpha1))
+            y = self.convs1[i](y, 1.0 / alpha1)
+            y = unit_snake_(self.adain2[i](y if mask is None else y * mask, style, mask, alpha2))
+            y = self.convs2[i](y, 1.0 / alpha2)
+            x = (y if mask is None else y * mask).add_(x)
         return x
 
 
@@ -123,30 +124,41 @@ class Generator(nn.Module):
             spectrum = torch.stft(source, n_fft, hop, window=self.window, return_complex=True)
             return torch.cat([spectrum.abs(), spectrum.angle()], dim=1).transpose(1, 2)
 
-    def forward(self, x: Tensor, style: Tensor, f0: Tensor, noise: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """`lengths` [B]: valid frames of x (80 Hz) when rows differ; None when all are whole."""
+    def excite(self, style: Tensor, f0: Tensor, noise: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """The harmonic source as each stage hears it: [B, T * 10, 256] and [B, T * 60 + 1, 128].
+
+        `lengths` [B]: valid frames (80 Hz) when rows differ; None when all are whole.
+        """
         source = self._source_spectrum(f0, noise, lengths)
+        excitations = []
+        for stage, (conv, block) in enumerate(zip(self.noise_convs, self.noise_res, strict=True)):
+            excitation = conv(source)
+            mask = self._stage_mask(stage, lengths, excitation.shape[1])
+            excitations.append(block(excitation if mask is None else excitation * mask, style, mask))
+        return excitations
+
+    def resonate(self, x: Tensor, style: Tensor, excitations: list[Tensor], lengths: Tensor | None = None) -> Tensor:
+        """Decoder features x [B, T, 512] and the excitations of `excite`, left as they are -> waveform [B, T * 300]."""
         count = len(self.config.resblock_kernels)
-        scale = 1
         for stage, up in enumerate(self.ups):
-            last = stage == len(self.ups) - 1
-            scale *= self.config.upsample_rates[stage]
             x = up(F.leaky_relu(x, 0.1))
-            if last:  # one frame more, so that the inverse STFT yields whole hops
+            if stage == len(self.ups) - 1:  # one frame more, so that the inverse STFT yields whole hops
                 x = torch.cat([x[:, 1:2], x], dim=1)
-            mask = None if lengths is None else length_mask(lengths * scale + int(last), x.shape[1])
-            excitation = self.noise_convs[stage](source)
-            if mask is not None:
-                x, excitation = x * mask, excitation * mask
-            x = x + self.noise_res[stage](excitation, style, mask)
+            mask = self._stage_mask(stage, lengths, x.shape[1])
+            x = (x if mask is None else x * mask).add_(excitations[stage])
             blocks = self.resblocks[stage * count : (stage + 1) * count]
             total = blocks[0](x, style, mask)
             for block in blocks[1:]:
-                total = total + block(x, style, mask)
-            x = total / count
-        x = self.conv_post(F.leaky_relu(x))
-        frames = None if lengths is None else length_mask(lengths * scale + 1, x.shape[1])
-        return self._inverse_stft(x, frames)
+                total.add_(block(x, style, mask))
+            x = total.div_(count)
+        mask = self._stage_mask(len(self.ups) - 1, lengths, x.shape[1])
+        return self._inverse_stft(self.conv_post(F.leaky_relu(x)), mask)
+
+    def _stage_mask(self, stage: int, lengths: Tensor | None, longest: int) -> Tensor | None:
+        if lengths is None:
+            return None
+        scale = math.prod(self.config.upsample_rates[: stage + 1])
+        return length_mask(lengths * scale + int(stage == len(self.ups) - 1), longest)
 
     def _inverse_stft(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, N, n_fft + 2] (log magnitude, phase through a sine) -> [B, (N - 1) * hop], by overlap-add."""
@@ -199,18 +211,30 @@ class Decoder(nn.Module):
         self.asr_res = nn.Sequential(Conv1d(config.hidden, residual, 1))
         self.generator = Generator(config)
 
-    def forward(
-        self, text: Tensor, f0: Tensor, energy: Tensor, style: Tensor, noise: Tensor, lengths: Tensor | None = None
-    ) -> Tensor:
-        """`noise` [B, 600 T] standard normal. `lengths` [B] in frames of 40 Hz when rows differ; inputs are zero beyond."""
+    def features(self, text: Tensor, f0: Tensor, energy: Tensor, style: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """What the generator works on, [B, 2T, 512]. `lengths` [B] in frames of 40 Hz when rows differ; inputs are zero
+        beyond them.
+        """
         mask = None if lengths is None else length_mask(lengths, text.shape[1])
         mask2 = None if lengths is None else length_mask(lengths * 2, 2 * text.shape[1])
         f0_down, energy_down = self.F0_conv(f0[..., None]), self.N_conv(energy[..., None])
         residual = self.asr_res(text)
         if mask is not None:
             f0_down, energy_down, residual = f0_down * mask, energy_down * mask, residual * mask
-        x = self.encode(torch.cat([text, f0_down, energy_down], dim=-1), style, mask, mask)
+        x: Tensor = self.encode(torch.cat([text, f0_down, energy_down], dim=-1), style, mask, mask)
         for i, block in enumerate(self.decode):
             last = i == len(self.decode) - 1
             x = block(torch.cat([x, residual, f0_down, energy_down], dim=-1), style, mask, mask2 if last else mask)
-        return self.generator(x, style, f0, noise, None if lengths is None else lengths * 2)
+        return x
+
+    def forward(
+        self, text: Tensor, f0: Tensor, energy: Tensor, style: Tensor, noise: Tensor, lengths: Tensor | None = None,
+        resonance: Tensor | None = None,
+    ) -> Tensor:
+        """`noise` [B, 600 T] standard normal. `resonance` [B, 128]: another style for the generator's main path alone, which
+        is what a fitted voice moves."""
+        x = self.features(text, f0, energy, style, lengths)
+        lengths2 = None if lengths is None else lengths * 2
+        excitations = self.generator.excite(style, f0, noise, lengths2)
+        wave: Tensor = self.generator.resonate(x, style if resonance is None else resonance, excitations, lengths2)
+        return wave

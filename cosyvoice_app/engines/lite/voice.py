@@ -1,7 +1,7 @@
 """What the lite engine keeps of a speaker, and its cache on disk.
 
 A voice is a base style, where its pitch lies and how far it moves, how fast it speaks, and, when it was fitted to its
-clip, the decoder tensors that changed. Fitted tensors are kept as half-precision differences from the released ones.
+clip, the generator tensors that changed. Fitted tensors are kept as half-precision differences from the released ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,13 +19,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cosyvoice_app.engines.lite.vocoder import Decoder
+from cosyvoice_app.engines.lite.model import Resonance
+from cosyvoice_app.engines.lite.vocoder import Generator
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-KEEP_ON_DISK = 64
-"""Fitted voices kept in the cache; the least recently used go first."""
+KEEP_ON_DISK = 40
+"""Fitted voices kept in the cache; some 26 MB each; the least recently used go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class LiteVoice:
-    """`style` [256] fp32: acoustic and prosodic halves. `changed`: decoder tensors in place of the released ones."""
+    """`style` [256] fp32: the base voice's acoustic and prosodic halves. `fitted` is None when nothing was fitted."""
 
     style: Tensor
     measures: Measures
-    changed: Mapping[str, Tensor] = field(default_factory=dict)
+    fitted: Resonance | None = None
 
 
 class VoiceStore:
     """Fitted voices on disk, one file each, named by the voice's key. A damaged file counts as absent."""
 
-    def __init__(self, folder: Path, decoder: Decoder) -> None:
+    def __init__(self, folder: Path, generator: Generator) -> None:
         self._folder = folder
-        self._decoder = decoder
+        self._generator = generator
 
     def load(self, key: str) -> LiteVoice | None:
         path = self._path(key)
@@ -75,9 +75,12 @@ class VoiceStore:
 
     def save(self, key: str, voice: LiteVoice) -> None:
         """Write atomically. A full or read-only disk costs the cache entry, not the voice: it is logged."""
-        released = dict(self._decoder.named_parameters())
-        tensors = {f"delta.{n}": (t - released[n]).half().cpu().contiguous() for n, t in voice.changed.items()}
-        tensors["style"] = voice.style.float().cpu().contiguous()
+        released = dict(self._generator.named_parameters())
+        tensors = {"style": voice.style.float().cpu().contiguous()}
+        if voice.fitted is not None:
+            tensors["resonance"] = voice.fitted.style.float().cpu().contiguous()
+            for name, tensor in voice.fitted.weights.items():
+                tensors[f"delta.{name}"] = (tensor - released[name]).half().cpu().contiguous()
         meta = {"format": str(FORMAT), "measures": json.dumps(asdict(voice.measures))}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -93,20 +96,21 @@ class VoiceStore:
         return self._folder / f"{key}.safetensors"
 
     def _read(self, path: Path) -> LiteVoice:
-        released = dict(self._decoder.named_parameters())
+        released = dict(self._generator.named_parameters())
         with safe_open(str(path), framework="pt") as file:
             meta = file.metadata()
             if meta.get("format") != str(FORMAT):
                 raise ValueError(f"format {meta.get('format')}, not {FORMAT}")
             fields = json.loads(meta["measures"])
             fields["notes"], fields["warnings"] = tuple(fields["notes"]), tuple(fields["warnings"])
-            style = file.get_tensor("style")
-            changed = {}
-            for name in file.keys():  # noqa: SIM118 - not a dict
-                if name.startswith("delta."):
-                    changed[name[6:]] = add_delta(released[name[6:]], file.get_tensor(name))
-        first = next(iter(released.values()))
-        return LiteVoice(style.to(first.device), Measures(**fields), changed)
+            device = next(iter(released.values())).device
+            weights = {
+                name[6:]: add_delta(released[name[6:]], file.get_tensor(name))
+                for name in file.keys()  # noqa: SIM118 - not a dict
+                if name.startswith("delta.")
+            }
+            fitted = Resonance(file.get_tensor("resonance").to(device), weights) if weights else None
+            return LiteVoice(file.get_tensor("style").to(device), Measures(**fields), fitted)
 
     def _prune(self) -> None:
         files = sorted(self._folder.glob("*.safetensors"), key=lambda f: f.stat().st_mtime, reverse=True)
