@@ -29,8 +29,9 @@ def error(response: httpx.Response) -> dict[str, str | None]:
 
 
 def test_a_voice_comes_and_goes(api: httpx.Client, p1_wav: Path) -> None:
-    made = api.post("/v1/voices", files={"file": ("a.wav", p1_wav.read_bytes())},
-                    data={"name": "王小明", "prompt_text": "你好。"})
+    made = api.post(
+        "/v1/voices", files={"file": ("a.wav", p1_wav.read_bytes())}, data={"name": "王小明", "prompt_text": "你好。"}
+    )
     assert made.status_code == 201, made.text
     voice = made.json()
     assert voice["name"] == "王小明" and voice["prompt_text"] == "你好。" and voice["object"] == "voice"
@@ -38,8 +39,10 @@ def test_a_voice_comes_and_goes(api: httpx.Client, p1_wav: Path) -> None:
     said = api.post("/v1/audio/speech", json={"input": "好。", "voice": {"id": voice["id"]}})
     assert said.status_code == 200 and said.headers["content-type"] == "audio/mpeg"
     assert api.delete(f"/v1/voices/{voice['id']}").json() == {"id": voice["id"], "object": "voice", "deleted": True}
-    for answer in (api.delete(f"/v1/voices/{voice['id']}"),
-                   api.post("/v1/audio/speech", json={"input": "好。", "voice": voice["id"]})):
+    for answer in (
+        api.delete(f"/v1/voices/{voice['id']}"),
+        api.post("/v1/audio/speech", json={"input": "好。", "voice": voice["id"]}),
+    ):
         assert answer.status_code == 404 and error(answer)["type"] == "not_found"
 
 
@@ -60,10 +63,19 @@ def test_a_voice_needs_a_name_and_a_usable_clip(api: httpx.Client, p0_wav: Path,
 # errors
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [
-    ("GET", "/v1/nothing", 404), ("POST", "/v1/", 404), ("GET", "/v1/clone", 405), ("PUT", "/v1/voices", 405),
-    ("GET", "/v1/voices/x", 405), ("POST", "/health", 405), ("DELETE", "/metrics", 405), ("GET", "/v1/engine/restart", 405),
-])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("POST", "/v1/", 404),
+        ("GET", "/v1/clone", 405),
+        ("PUT", "/v1/voices", 405),
+        ("GET", "/v1/voices/x", 405),
+        ("POST", "/health", 405),
+        ("DELETE", "/metrics", 405),
+        ("GET", "/v1/engine/restart", 405),
+    ],
+)
 def test_unknown_paths_and_methods(api: httpx.Client, method: str, path: str, status: int) -> None:
     answer = api.request(method, path)
     assert answer.status_code == status
@@ -87,14 +99,16 @@ def test_a_body_that_is_too_large(api: httpx.Client, server: Server) -> None:
     error(answer)
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/v1/clone", "multipart/form-data; boundary=x"),
-                                            ("/v1/audio/speech", "application/json")])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/v1/clone", "multipart/form-data; boundary=x"), ("/v1/audio/speech", "application/json")]
+)
 def test_a_too_large_body_without_a_length_is_cut_off(server: Server, path: str, kind: str) -> None:
     """Sent in chunks, without end: the server must answer 413 long before it has read it all."""
     sent = 0
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:
-        line.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n"
-                     "Transfer-Encoding: chunked\r\n\r\n".encode())
+        line.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        )
         start = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
         line.sendall(f"{len(start):x}\r\n".encode() + start + b"\r\n")
         piece = b"0" * 500_000
@@ -143,8 +157,17 @@ def test_models_lists_the_engine(api: httpx.Client) -> None:
 
 def test_openapi_describes_every_endpoint(api: httpx.Client) -> None:
     paths = set(api.get("/openapi.json").json()["paths"])
-    assert {"/v1/audio/speech", "/v1/clone", "/v1/voices", "/v1/voices/{voice_id}", "/health", "/metrics",
-            "/v1/engine/restart", "/v1/engine/unload", "/v1/engine/load"} <= paths
+    assert {
+        "/v1/audio/speech",
+        "/v1/clone",
+        "/v1/voices",
+        "/v1/voices/{voice_id}",
+        "/health",
+        "/metrics",
+        "/v1/engine/restart",
+        "/v1/engine/unload",
+        "/v1/engine/load",
+    } <= paths
 
 
 def test_restart_unload_load(tmp_path: Path, p0_wav: Path) -> None:
@@ -199,8 +222,9 @@ def test_a_full_queue_says_when_to_come_back(tmp_path: Path, p0_wav: Path) -> No
 
 
 @pytest.mark.parametrize("stream_format", [None, "audio", "sse"])
-def test_a_client_that_goes_away_frees_the_engine(api: httpx.Client, server: Server, p0_wav: Path,
-                                                  stream_format: str | None) -> None:
+def test_a_client_that_goes_away_frees_the_engine(
+    api: httpx.Client, server: Server, p0_wav: Path, stream_format: str | None
+) -> None:
     voice = api.post("/v1/voices", files={"file": ("a.wav", p0_wav.read_bytes())}, data={"name": "x"}).json()["id"]
     started = time.monotonic()
     clone(api, p0_wav, "你好。")
@@ -223,7 +247,12 @@ def test_abandoned_requests_leave_no_threads(api: httpx.Client, server: Server, 
 
     def abandon(_: int) -> None:
         with contextlib.suppress(httpx.ReadTimeout):
-            httpx.post(f"{server.url}/v1/clone", files={"file": ("a.wav", data)}, data={"text": "好。", "seed": "9010"}, timeout=1)
+            httpx.post(
+                f"{server.url}/v1/clone",
+                files={"file": ("a.wav", data)},
+                data={"text": "好。", "seed": "9010"},
+                timeout=1,
+            )
 
     threads = [threading.Thread(target=abandon, args=(i,)) for i in range(5)]
     for thread in threads:
@@ -266,8 +295,15 @@ def test_no_file_of_this_machine_is_served(api: httpx.Client, server: Server, p0
     clone(api, p0_wav)
     name = sorted(server.saved())[0]
     root = Path(__file__).parents[1]
-    for path in ("/etc/passwd", root / "app.py", root / "requirements.txt", server.outputs / name, "../app.py", "app.py",
-                 server.outputs.parent / "server.log"):
+    for path in (
+        "/etc/passwd",
+        root / "app.py",
+        root / "requirements.txt",
+        server.outputs / name,
+        "../app.py",
+        "app.py",
+        server.outputs.parent / "server.log",
+    ):
         for prefix in ("/gradio_api/file=", "/file="):
             answer = api.get(f"{prefix}{path}")
             assert answer.status_code in (403, 404), (path, answer.status_code)

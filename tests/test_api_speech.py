@@ -34,7 +34,9 @@ def error(response: httpx.Response) -> dict[str, str | None]:
 @pytest.fixture(scope="module")
 def voice(server: Server, p0_wav: Path) -> Iterator[str]:
     with httpx.Client(base_url=server.url) as client:
-        made = client.post("/v1/voices", files={"file": ("睡前 故事(1).wav", p0_wav.read_bytes())}, data={"name": "旁白"})
+        made = client.post(
+            "/v1/voices", files={"file": ("睡前 故事(1).wav", p0_wav.read_bytes())}, data={"name": "旁白"}
+        )
         assert made.status_code == 201, made.text
         yield made.json()["id"]
 
@@ -59,8 +61,10 @@ def test_a_seed_replays_wherever_it_is_sent(api: httpx.Client, p0_wav: Path, voi
     assert pcm_hash(clone(api, p0_wav, seed="42").content) == first
     assert pcm_hash(clone(api, p0_wav, seed="43").content) != first
     for seed in (42, "42"):
-        said = api.post("/v1/audio/speech", json={"input": "海边的风很凉快。", "voice": voice, "seed": seed,
-                                                  "response_format": "wav"})
+        said = api.post(
+            "/v1/audio/speech",
+            json={"input": "海边的风很凉快。", "voice": voice, "seed": seed, "response_format": "wav"},
+        )
         assert pcm_hash(said.content) == first
 
 
@@ -81,7 +85,9 @@ def test_an_odd_seed_is_refused_not_replaced(api: httpx.Client, server: Server, 
     assert server.saved() == before
 
 
-@pytest.mark.parametrize(("seed", "status"), [(1.5, 400), (True, 400), ([1], 400), ({}, 400), (42.0, 200), (None, 200), ("", 200)])
+@pytest.mark.parametrize(
+    ("seed", "status"), [(1.5, 400), (True, 400), ([1], 400), ({}, 400), (42.0, 200), (None, 200), ("", 200)]
+)
 def test_seeds_in_json(api: httpx.Client, voice: str, seed: object, status: int) -> None:
     answer = api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "seed": seed})
     assert answer.status_code == status, answer.text
@@ -89,7 +95,15 @@ def test_seeds_in_json(api: httpx.Client, voice: str, seed: object, status: int)
 
 def test_the_clip_counts_by_content_not_by_name(api: httpx.Client, p0_wav: Path) -> None:
     data, hashes = p0_wav.read_bytes(), set()
-    for name in ("睡前 故事(1).wav", "🎤é.wav", "🎤e\u0301.wav", "a'b\";$(touch pwned).wav", "x" * 236 + ".wav", "CON.wav", ".wav"):
+    for name in (
+        "睡前 故事(1).wav",
+        "🎤é.wav",
+        "🎤e\u0301.wav",
+        "a'b\";$(touch pwned).wav",
+        "x" * 236 + ".wav",
+        "CON.wav",
+        ".wav",
+    ):
         answer = api.post("/v1/clone", files={"file": (name, data)}, data={"text": "你好。", "seed": "5"})
         assert answer.status_code == 200, (name, answer.text)
         hashes.add(pcm_hash(answer.content))
@@ -97,10 +111,14 @@ def test_the_clip_counts_by_content_not_by_name(api: httpx.Client, p0_wav: Path)
     assert len(hashes) == 1
 
 
-def test_chinese_text_arrives_whole_in_forms_and_json(api: httpx.Client, server: Server, p0_wav: Path, voice: str) -> None:
+def test_chinese_text_arrives_whole_in_forms_and_json(
+    api: httpx.Client, server: Server, p0_wav: Path, voice: str
+) -> None:
     text = "今天风很大，记得带伞。"
-    for answer in (clone(api, p0_wav, text),
-                   api.post("/v1/audio/speech", json={"input": text, "voice": voice, "response_format": "wav"})):
+    for answer in (
+        clone(api, p0_wav, text),
+        api.post("/v1/audio/speech", json={"input": text, "voice": voice, "response_format": "wav"}),
+    ):
         sidecar = (server.outputs / answer.headers["x-output-path"]).with_suffix(".json")
         assert json.loads(sidecar.read_text("utf-8"))["text"] == text
 
@@ -117,7 +135,9 @@ def test_warnings_survive_in_headers(api: httpx.Client, clips: Path) -> None:
 
 @pytest.mark.parametrize("fmt", sorted(TYPES))
 @pytest.mark.parametrize(("seed", "rate_hz"), [(9008, 16000), (9009, 44100)])
-def test_type_extension_magic_and_content_agree(api: httpx.Client, p0_wav: Path, fmt: str, seed: int, rate_hz: int) -> None:
+def test_type_extension_magic_and_content_agree(
+    api: httpx.Client, p0_wav: Path, fmt: str, seed: int, rate_hz: int
+) -> None:
     answer = clone(api, p0_wav, seed=str(seed), response_format=fmt)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == TYPES[fmt]
@@ -138,13 +158,20 @@ def test_type_extension_magic_and_content_agree(api: httpx.Client, p0_wav: Path,
 def test_wav_opens_with_the_standard_library(api: httpx.Client, p0_wav: Path) -> None:
     data = clone(api, p0_wav, seed="9008").content
     with wave.open(io.BytesIO(data)) as file:
-        assert (file.getframerate(), file.getnchannels(), file.getsampwidth(), file.getnframes()) == (16000, 1, 2, 16000)
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth(), file.getnframes()) == (
+            16000,
+            1,
+            2,
+            16000,
+        )
     assert len(data) == 44 + 2 * 16000
 
 
 def test_an_unknown_format_lists_those_allowed(api: httpx.Client, p0_wav: Path, voice: str) -> None:
-    for answer in (clone(api, p0_wav, response_format="xyz"),
-                   api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "response_format": "xyz"})):
+    for answer in (
+        clone(api, p0_wav, response_format="xyz"),
+        api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "response_format": "xyz"}),
+    ):
         assert answer.status_code == 422
         said = error(answer)
         assert said["param"] == "response_format"
@@ -196,8 +223,9 @@ def test_server_sent_events_carry_the_audio_and_what_was_done(api: httpx.Client,
 
 def test_a_failure_before_the_first_audio_has_its_own_status(api: httpx.Client, voice: str) -> None:
     for stream_format in ("audio", "sse"):
-        answer = api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "seed": 9001,
-                                                    "stream_format": stream_format})
+        answer = api.post(
+            "/v1/audio/speech", json={"input": "好。", "voice": voice, "seed": 9001, "stream_format": stream_format}
+        )
         assert answer.status_code == 500 and error(answer)["type"] == "bad_audio"
 
 
@@ -205,7 +233,9 @@ def test_a_failure_before_the_first_audio_has_its_own_status(api: httpx.Client, 
 
 
 @pytest.mark.parametrize("seed", [9001, 9002, 9003, 9004, 9005])
-def test_broken_audio_is_an_error_and_leaves_no_file(api: httpx.Client, server: Server, p0_wav: Path, seed: int) -> None:
+def test_broken_audio_is_an_error_and_leaves_no_file(
+    api: httpx.Client, server: Server, p0_wav: Path, seed: int
+) -> None:
     before = server.saved()
     answer = clone(api, p0_wav, seed=str(seed))
     assert answer.status_code == 500
@@ -229,7 +259,9 @@ def test_out_of_memory_is_said_and_survived(api: httpx.Client, server: Server, p
 
 
 @pytest.mark.parametrize(("text", "param"), [("", "text"), ("   ", "text"), ("。。。", "text"), ("长" * 400, "text")])
-def test_text_that_cant_be_spoken(api: httpx.Client, server: Server, p0_wav: Path, voice: str, text: str, param: str) -> None:
+def test_text_that_cant_be_spoken(
+    api: httpx.Client, server: Server, p0_wav: Path, voice: str, text: str, param: str
+) -> None:
     before = server.saved()
     answer = clone(api, p0_wav, text)
     assert answer.status_code in (400, 422) and error(answer)["param"] == param
@@ -260,10 +292,16 @@ def test_missing_and_misspelt_fields_are_named(api: httpx.Client, p0_wav: Path, 
 
 def test_fields_out_of_range_are_named(api: httpx.Client, p0_wav: Path, voice: str) -> None:
     cases = [
-        (clone(api, p0_wav, speed="9"), "speed"), (clone(api, p0_wav, speed="fast"), "speed"),
-        (clone(api, p0_wav, speed="nan"), "speed"), (clone(api, p0_wav, refine="most"), "refine"),
-        (clone(api, p0_wav, instruct="慢" * 2000), "instruct"), (clone(api, p0_wav, prompt_text="慢" * 2000), "prompt_text"),
-        (api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "instructions": "慢" * 2000}), "instructions"),
+        (clone(api, p0_wav, speed="9"), "speed"),
+        (clone(api, p0_wav, speed="fast"), "speed"),
+        (clone(api, p0_wav, speed="nan"), "speed"),
+        (clone(api, p0_wav, refine="most"), "refine"),
+        (clone(api, p0_wav, instruct="慢" * 2000), "instruct"),
+        (clone(api, p0_wav, prompt_text="慢" * 2000), "prompt_text"),
+        (
+            api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "instructions": "慢" * 2000}),
+            "instructions",
+        ),
         (api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "speed": 4}), "speed"),
     ]
     for answer, param in cases:
@@ -271,7 +309,9 @@ def test_fields_out_of_range_are_named(api: httpx.Client, p0_wav: Path, voice: s
         assert error(answer)["param"] == param
 
 
-@pytest.mark.parametrize("name", ["zero.wav", "header.wav", "stub.webm", "text.wav", "len_2.9.wav", "len_15.1.wav", "cut.wav"])
+@pytest.mark.parametrize(
+    "name", ["zero.wav", "header.wav", "stub.webm", "text.wav", "len_2.9.wav", "len_15.1.wav", "cut.wav"]
+)
 def test_clips_that_cant_be_used(api: httpx.Client, server: Server, clips: Path, name: str) -> None:
     before = server.saved()
     answer = clone(api, clips / name, "你好。")
@@ -282,8 +322,23 @@ def test_clips_that_cant_be_used(api: httpx.Client, server: Server, clips: Path,
     assert server.saved() == before
 
 
-@pytest.mark.parametrize("name", ["c.mp3", "c.m4a", "c.ogg", "c.webm", "c.flac", "noext", "mp3_named.wav", "wav_named.mp3",
-                                  "sr_96000.wav", "st_48000.wav", "len_3.0.wav", "len_15.0.wav"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "c.mp3",
+        "c.m4a",
+        "c.ogg",
+        "c.webm",
+        "c.flac",
+        "noext",
+        "mp3_named.wav",
+        "wav_named.mp3",
+        "sr_96000.wav",
+        "st_48000.wav",
+        "len_3.0.wav",
+        "len_15.0.wav",
+    ],
+)
 def test_clips_that_can(api: httpx.Client, clips: Path, name: str) -> None:
     answer = clone(api, clips / name, "今天风很大。", seed="7")
     assert answer.status_code == 200, answer.text

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[1]
-START_S = 60
+START_S = 120
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,19 @@ def launch(folder: Path, port: int, *options: str) -> tuple[subprocess.Popen[byt
     folder.mkdir(parents=True, exist_ok=True)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("COSYVOICE_")}
     environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    command = [sys.executable, str(ROOT / "app.py"), "--port", str(port), "--outputs", str(folder / "outputs"),
-               "--voices", str(folder / "voices"), "--cache", str(folder / "cache"), *options]
+    command = [
+        sys.executable,
+        str(ROOT / "app.py"),
+        "--port",
+        str(port),
+        "--outputs",
+        str(folder / "outputs"),
+        "--voices",
+        str(folder / "voices"),
+        "--cache",
+        str(folder / "cache"),
+        *options,
+    ]
     log = folder / "server.log"
     return subprocess.Popen(command, cwd=folder, env=environ, stdout=log.open("wb"), stderr=subprocess.STDOUT), log
 

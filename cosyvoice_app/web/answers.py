@@ -12,10 +12,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from cosyvoice_app.audio.encode import CONTENT_TYPES, encode
-from cosyvoice_app.web.stream_encoder import StreamEncoder
 from cosyvoice_app.errors import EngineFailure
 from cosyvoice_app.serving.request import Chunk, Done, Event, Failed, Queued, SynthesisResult, Ticket, Working
 from cosyvoice_app.web.follow import cancelled_when_gone, finish, follow
+from cosyvoice_app.web.stream_encoder import StreamEncoder
 
 HEADER_LIMIT = 4000  # some clients refuse a header line over 8190 bytes
 

@@ -36,8 +36,14 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
         with _fields_named(text="input", instruct="instructions"):
             clip, transcript = await run_in_threadpool(library.load, body.voice_id)
             asked = make_request(
-                clip, body.input, prompt_text=transcript, instruct=body.instructions, seed=body.seed, speed=body.speed,
-                refine=body.refine, default_refine=settings.refine,
+                clip,
+                body.input,
+                prompt_text=transcript,
+                instruct=body.instructions,
+                seed=body.seed,
+                speed=body.speed,
+                refine=body.refine,
+                default_refine=settings.refine,
             )
             ticket = await run_in_threadpool(service.submit, asked)
         if body.stream_format is None:
@@ -49,8 +55,14 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
         """Say `text` in the voice of `file`, once, without saving the voice."""
         clip = await _read_clip(form, settings)
         asked = make_request(
-            clip, form.text, prompt_text=form.prompt_text, instruct=form.instruct, seed=form.seed, speed=form.speed,
-            refine=form.refine, default_refine=settings.refine,
+            clip,
+            form.text,
+            prompt_text=form.prompt_text,
+            instruct=form.instruct,
+            seed=form.seed,
+            speed=form.speed,
+            refine=form.refine,
+            default_refine=settings.refine,
         )
         ticket = await run_in_threadpool(service.submit, asked)
         return await whole(ticket, request, form.response_format)

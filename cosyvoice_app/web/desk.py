@@ -1,8 +1,9 @@
-"""What the page's buttons do. One `Desk` serves every visitor; what belongs to a visitor is kept under their session."""
+"""What the page's buttons do. One `Desk` serves every visitor; what is a visitor's own is kept under their session."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -43,22 +44,32 @@ def language(request: gr.Request | None) -> Lang:
 
 
 class Desk:
-    def __init__(self, settings: Settings, service: Service) -> None:
+    def __init__(self, settings: Settings, service: Service, uploads: Path) -> None:
         self.settings = settings
         self.service = service
+        self.uploads = uploads
         self._tickets: dict[str, set[Ticket]] = {}
         self._lock = threading.Lock()
 
     # one request
 
     def check_fields(
-        self, clip: str | None, text: str, prompt_text: str, instruct: str, seed: str, speed: float, refine: str,
+        self,
+        clip: str | None,
+        text: str,
+        prompt_text: str,
+        instruct: str,
+        seed: str,
+        speed: float,
+        refine: str,
         request: gr.Request,
     ) -> list[dict[str, Any]]:
         """Runs before the queue: one verdict a field, shown at the field, so that nothing typed is lost."""
         lang, limit = language(request), self.settings.max_chars
         count = len((text or "").strip())
-        text_said = say(lang, "need_text", limit=limit) if not count else say(lang, "text_long", count=count, limit=limit)
+        text_said = (
+            say(lang, "need_text", limit=limit) if not count else say(lang, "text_long", count=count, limit=limit)
+        )
 
         def short(value: str, most: int) -> dict[str, Any]:
             return gr.validate(len(value or "") <= most, say(lang, "instruct_long", count=len(value or ""), limit=most))
@@ -74,7 +85,14 @@ class Desk:
         ]
 
     async def synthesize(
-        self, clip: str | None, text: str, prompt_text: str, instruct: str, seed: str, speed: float, refine: str,
+        self,
+        clip: str | None,
+        text: str,
+        prompt_text: str,
+        instruct: str,
+        seed: str,
+        speed: float,
+        refine: str,
         request: gr.Request,
     ) -> AsyncIterator[Shown]:
         """Say a text in the voice of a clip. Returns the audio file, what was done as JSON, and the same as HTML.
@@ -93,10 +111,19 @@ class Desk:
         try:
             if not clip:
                 raise BadInput("There is no clip: upload an audio file with 3 to 15 s of speech.", param="clip")
-            prompt = await run_in_threadpool(load_prompt, Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes)
+            prompt = await run_in_threadpool(
+                load_prompt, Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes
+            )
             asked = make_request(
-                prompt, text or "", prompt_text=prompt_text, instruct=instruct, seed=seed, speed=speed, refine=refine,
-                default_refine=self.settings.refine, source="page",
+                prompt,
+                text or "",
+                prompt_text=prompt_text,
+                instruct=instruct,
+                seed=seed,
+                speed=speed,
+                refine=refine,
+                default_refine=self.settings.refine,
+                source="page",
             )
             ticket = await run_in_threadpool(self.service.submit, asked)
             with self._kept(request.session_hash or ticket.id, ticket):
@@ -108,14 +135,23 @@ class Desk:
                     elif isinstance(event, Done):
                         made = event.result
                         html = await run_in_threadpool(page_parts.result, made, self.settings.outputs, lang)
-                        yield str(made.path), report(made), html
+                        handed_out = await run_in_threadpool(self._hand_out, made.path)
+                        yield handed_out, report(made), html
                         return
             raise EngineFailure("The request ended without a result.")
         except AppError as error:
             yield None, None, page_parts.failure(error, lang)
             # Already shown in place; raised so that API callers get an error and not an empty result.
-            raise gr.Error(error.message, title=error_heading(lang, error.type), visible=False,
-                           print_exception=False) from error
+            raise gr.Error(
+                error.message, title=error_heading(lang, error.type), visible=False, print_exception=False
+            ) from error
+
+    def _hand_out(self, path: Path | None) -> str | None:
+        """A copy where Gradio serves from, under a name that can't be guessed: `outputs/` itself is never served."""
+        if path is None:
+            return None
+        folder = tempfile.mkdtemp(prefix="result-", dir=self.uploads)
+        return str(shutil.copyfile(path, Path(folder) / path.name))
 
     def stop(self, request: gr.Request) -> None:
         self._cancel_all(request.session_hash or "")
@@ -150,7 +186,7 @@ class Desk:
         return self.settings.max_upload_mb * MB
 
     def check_prompt(self, clip: str | None, request: gr.Request) -> tuple[dict[str, Any] | None, str, Any]:
-        """Judge a clip: length, rate, level, noise, and whether it can be used. Returns the report and the same as HTML.
+        """Judge a clip: length, rate, level, noise, and whether it can be used. Returns the report, and it as HTML.
 
         Args:
             clip: Audio file with 3-15 seconds of one person speaking.
@@ -168,10 +204,9 @@ class Desk:
             return gr.skip()
         start_s, end_s = found["suggested_window_s"]
         prompt = load_prompt(Path(clip), window_s=(start_s, end_s), max_bytes=self._max_bytes)
-        handle, path = tempfile.mkstemp(prefix="stretch-", suffix=".wav", dir=Path(clip).parent)
-        with open(handle, "wb") as file:
-            file.write(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
-        return path
+        path = Path(tempfile.mkdtemp(prefix="stretch-", dir=self.uploads)) / "clip.wav"
+        path.write_bytes(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
+        return str(path)
 
     def random_seed(self) -> str:
         """A random seed from 1 to 100000000."""

@@ -30,7 +30,8 @@ def settle_seed(raw: Any) -> tuple[int, bool]:
     seed = _whole(raw)
     if seed is None or not SEED_MIN <= seed <= SEED_MAX:
         raise BadInput(
-            f"The seed is {_shown(raw)}; it must be a whole number from {SEED_MIN} to {SEED_MAX}, or blank for a random one.",
+            f"The seed is {_shown(raw)}; it must be a whole number from {SEED_MIN} to {SEED_MAX}, or blank for a "
+            "random one.",
             param="seed",
         )
     return seed, False
@@ -42,7 +43,8 @@ def settle_speed(raw: Any) -> float:
     speed = _real(raw)
     if speed is None or not SPEED_MIN <= speed <= SPEED_MAX:
         raise BadInput(
-            f"The speed is {_shown(raw)}; it must be a number from {SPEED_MIN:g} to {SPEED_MAX:g} (1 = as the voice speaks).",
+            f"The speed is {_shown(raw)}; it must be a number from {SPEED_MIN:g} to {SPEED_MAX:g} (1 = as the voice "
+            "speaks).",
             param="speed",
         )
     return speed

@@ -26,7 +26,9 @@ def error_response(error: AppError) -> JSONResponse:
     return _body(error.http_status, error.type, error.message, error.param, headers)
 
 
-def _body(status: int, kind: str, message: str, param: str | None, headers: dict[str, str] | None = None) -> JSONResponse:
+def _body(
+    status: int, kind: str, message: str, param: str | None, headers: dict[str, str] | None = None
+) -> JSONResponse:
     content = {"error": {"type": kind, "message": message, "param": param}}
     return JSONResponse(content, status_code=status, headers=headers)
 

@@ -53,7 +53,11 @@ class Guard:
         authorized = self._key_fits(headers.get("authorization", ""))
         if not authorized:
             raise Unauthorized("This API asks for a key: send `Authorization: Bearer <key>`.")
-        if not self.api_key and scope["method"] not in ("GET", "HEAD") and headers.get("sec-fetch-site") == "cross-site":
+        if (
+            not self.api_key
+            and scope["method"] not in ("GET", "HEAD")
+            and headers.get("sec-fetch-site") == "cross-site"
+        ):
             raise Unauthorized("Calls from another site's page are refused unless the API is set up with a key.")
         limit, what = self._limit(path)
         length = headers.get("content-length", "")

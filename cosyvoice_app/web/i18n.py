@@ -41,20 +41,39 @@ _TABLE: dict[str, tuple[str, str]] = {
     "refine_full": ("Full: closest", "精细：最像"),
     "use_stretch": ("Use the best stretch", "使用最佳片段"),
     "finding_low_rate": (
-        "The clip's sample rate is low, so the voice will sound muffled.", "采样率偏低（建议 16 kHz 以上），声音会发闷。",
+        "The clip's sample rate is low, so the voice will sound muffled.",
+        "采样率偏低（建议 16 kHz 以上），声音会发闷。",
     ),
-    "finding_quiet": ("The clip is very quiet; record it louder or closer.", "片段音量很小，请提高音量或靠近麦克风录制。"),
-    "finding_clipped": ("The clip is distorted at its peaks; record it with less gain.", "片段有削波失真，请降低增益重新录制。"),
-    "finding_noisy": ("There is noise under the voice; some of it will be copied.", "声音里有噪声，克隆时会带上一部分。"),
-    "finding_little_speech": ("There is little speech in the clip; more gives a better likeness.", "片段里说话太少，多说一些会更像。"),
-    "finding_stops_mid_sound": ("The clip stops in the middle of a sound; leave a short silence at its end.",
-                                "片段在发音中途结束，请在结尾留一点静音。"),
-    "finding_starts_mid_sound": ("The clip starts in the middle of a sound; leave a short silence at its start.",
-                                 "片段从发音中途开始，请在开头留一点静音。"),
+    "finding_quiet": (
+        "The clip is very quiet; record it louder or closer.",
+        "片段音量很小，请提高音量或靠近麦克风录制。",
+    ),
+    "finding_clipped": (
+        "The clip is distorted at its peaks; record it with less gain.",
+        "片段有削波失真，请降低增益重新录制。",
+    ),
+    "finding_noisy": (
+        "There is noise under the voice; some of it will be copied.",
+        "声音里有噪声，克隆时会带上一部分。",
+    ),
+    "finding_little_speech": (
+        "There is little speech in the clip; more gives a better likeness.",
+        "片段里说话太少，多说一些会更像。",
+    ),
+    "finding_stops_mid_sound": (
+        "The clip stops in the middle of a sound; leave a short silence at its end.",
+        "片段在发音中途结束，请在结尾留一点静音。",
+    ),
+    "finding_starts_mid_sound": (
+        "The clip starts in the middle of a sound; leave a short silence at its start.",
+        "片段从发音中途开始，请在开头留一点静音。",
+    ),
     "finding_long_silence": ("There is long silence at one end of the clip; trim it.", "片段首尾静音过长，请修剪。"),
     "finding_truncated": ("The file is damaged; only its first part was used.", "文件已损坏，只使用了前面完好的部分。"),
-    "finding_picked_channel": ("The clip's channels cancel out or are mostly empty; the loudest one was used.",
-                               "片段的声道相互抵消或几乎为空，已使用音量最大的声道。"),
+    "finding_picked_channel": (
+        "The clip's channels cancel out or are mostly empty; the loudest one was used.",
+        "片段的声道相互抵消或几乎为空，已使用音量最大的声道。",
+    ),
     # words
     "words_heading": ("2 · Words", "2 · 文字"),
     "text": ("Text to say", "要说的文字"),
@@ -80,8 +99,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "result_idle": ("The audio and what was done will show up here.", "生成的音频和说明会显示在这里。"),
     "details": ("Details", "详细信息"),
     "examples": ("Examples", "示例"),
-    "examples_hint": ("Click one to fill in the text; add your clip and press Generate.",
-                      "点击一行填入文字，再上传片段并点击“生成”。"),
+    "examples_hint": (
+        "Click one to fill in the text; add your clip and press Generate.",
+        "点击一行填入文字，再上传片段并点击“生成”。",
+    ),
     "picture_alt": ("Waveform and spectrogram of the result", "结果的波形与频谱图"),
     "done_in": ("{duration:.1f} s of audio in {total:.1f} s", "用 {total:.1f} 秒生成 {duration:.1f} 秒音频"),
     "fact_seed": ("Seed", "种子"),
@@ -103,7 +124,6 @@ _TABLE: dict[str, tuple[str, str]] = {
     "stage_asset": ("Fetching model files", "正在获取模型文件"),
     "stage_other": ("Working", "正在处理"),
     "sent": ("Sending…", "正在提交…"),
-    "stopped": ("Stopped. Nothing was saved.", "已停止，没有保存任何内容。"),
     # engine
     "engine_heading": ("Engine and memory", "引擎与内存"),
     "engine_info": (
@@ -117,7 +137,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "restarting": ("Restarting the engine…", "正在重启引擎…"),
     "unloading": ("Unloading the engine…", "正在卸载引擎…"),
     "loading": ("Loading the engine…", "正在加载引擎…"),
-    "memory_change": ("{state}. Memory: {before} before, {after} after.", "{state}。内存：之前 {before}，之后 {after}。"),
+    "memory_change": (
+        "{state}. Memory: {before} before, {after} after.",
+        "{state}。内存：之前 {before}，之后 {after}。",
+    ),
     "memory_now": ("{state}. Memory: {after}.", "{state}。内存：{after}。"),
     "memory_none": ("none", "无"),
     "memory_main": ("{mb:.0f} MB", "{mb:.0f} MB"),
@@ -148,7 +171,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "error_queue_full": ("The server is busy; try again in a moment", "服务器繁忙，请稍后再试"),
     "error_no_engine": ("The engine isn't ready", "引擎未就绪"),
     "error_timed_out": ("It took too long and was stopped", "用时过长，已停止"),
-    "error_cancelled": ("Stopped", "已停止"),
+    "error_cancelled": ("Stopped; nothing was saved", "已停止，没有保存任何内容"),
     "error_out_of_memory": ("Out of memory; try a shorter text", "内存不足，请缩短文字再试"),
     "error_bad_audio": ("The engine gave no usable audio", "引擎没有产生可用的音频"),
     "error_engine_failure": ("The engine failed", "引擎出错"),

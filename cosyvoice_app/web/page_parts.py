@@ -1,4 +1,4 @@
-"""The pieces of HTML the server writes: verdict on a clip, progress, result, errors, status. All text is escaped here."""
+"""The pieces of HTML the server writes: verdict, progress, result, errors, status. All text is escaped here."""
 
 from __future__ import annotations
 
@@ -40,17 +40,23 @@ def doctor(report: dict[str, Any] | None, lang: Lang) -> str:
         return note(say(lang, "doctor_idle"))
     facts = []
     if "duration_s" in report:
-        facts = [fact(f"{report['duration_s']:.1f} s"), fact(f"{report['rate_hz'] / 1000:g} kHz"),
-                 fact(f"{report['rms_dbfs']:.0f} dBFS"), fact(f"SNR {report['snr_db']:.0f} dB")]
+        facts = [
+            fact(f"{report['duration_s']:.1f} s"),
+            fact(f"{report['rate_hz'] / 1000:g} kHz"),
+            fact(f"{report['rms_dbfs']:.0f} dBFS"),
+            fact(f"SNR {report['snr_db']:.0f} dB"),
+        ]
     if not report["ok"]:
         key, colour = "doctor_refused", "vc-bad"
     elif report["warnings"]:
         key, colour = "doctor_usable", "vc-warn"
     else:
         key, colour = "doctor_good", "vc-good"
-    line = f'<div class="vc-facts"><span class="vc-verdict {colour}">{escape(say(lang, key))}</span>{"".join(facts)}</div>'
+    line = (
+        f'<div class="vc-facts"><span class="vc-verdict {colour}">{escape(say(lang, key))}</span>{"".join(facts)}</div>'
+    )
     said = [report["error"]] if report["error"] else []
-    for code, message in zip(report["findings"], report["warnings"]):
+    for code, message in zip(report["findings"], report["warnings"], strict=True):
         said.append(say(lang, f"finding_{code}") if lang != "en" and has(f"finding_{code}") else message)
     return line + bullets(said)
 
@@ -70,8 +76,10 @@ def progress(event: Queued | Working | None, lang: Lang) -> str:
             text += f" · {event.progress.message}"
     width = "0" if fraction is None else f"{100 * min(max(fraction, 0.0), 1.0):.0f}"
     unknown = " unknown" if fraction is None else ""
-    return (f'<div class="vc-running"><div class="vc-note">{escape(text)}</div>'
-            f'<div class="vc-bar{unknown}"><i style="width:{width}%"></i></div></div>')
+    return (
+        f'<div class="vc-running"><div class="vc-note">{escape(text)}</div>'
+        f'<div class="vc-bar{unknown}"><i style="width:{width}%"></i></div></div>'
+    )
 
 
 def result(made: SynthesisResult, outputs: Path, lang: Lang) -> str:
@@ -82,7 +90,11 @@ def result(made: SynthesisResult, outputs: Path, lang: Lang) -> str:
     if "rtf" in timings:
         facts.append(fact(say(lang, "fact_rtf"), f"{timings['rtf']:.2f}"))
     facts.append(fact(say(lang, "fact_engine"), f"{made.engine} · {made.device} · {made.precision}"))
-    voice = say(lang, "voice_cached") if made.voice_cached else say(lang, "voice_fitted", seconds=timings.get("voice_s", 0.0))
+    voice = (
+        say(lang, "voice_cached")
+        if made.voice_cached
+        else say(lang, "voice_fitted", seconds=timings.get("voice_s", 0.0))
+    )
     facts.append(fact(say(lang, "fact_voice"), voice))
     if len(made.segments) > 1:
         facts.append(fact(say(lang, "fact_segments"), str(len(made.segments))))
@@ -90,8 +102,10 @@ def result(made: SynthesisResult, outputs: Path, lang: Lang) -> str:
         facts.append(fact(say(lang, "fact_saved"), str(outputs / made.path.name), wide=True))
     html = f'{picture}<div class="vc-facts">{"".join(facts)}</div>'
     if made.warnings:
-        html += f'<div class="vc-box warn" style="margin-top:10px"><b>{escape(say(lang, "warnings"))}</b>' \
-                f"{bullets(made.warnings)}</div>"
+        html += (
+            f'<div class="vc-box warn" style="margin-top:10px"><b>{escape(say(lang, "warnings"))}</b>'
+            f"{bullets(made.warnings)}</div>"
+        )
     return html + bullets(made.notes)
 
 

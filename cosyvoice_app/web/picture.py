@@ -1,9 +1,10 @@
-"""A small picture of a result: waveform above, spectrogram below. numpy and Pillow only, a few milliseconds a second of audio."""
+"""A small picture of a result: waveform above, spectrogram below. Takes a few milliseconds."""
 
 from __future__ import annotations
 
 import base64
 import io
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ def picture_data_uri(audio: Audio) -> str:
 def _waveform(samples: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """Peaks per column, drawn mirrored, at least one pixel high."""
     edges = np.linspace(0, len(samples), WIDTH + 1).astype(int)
-    peaks = np.array([np.abs(samples[a : max(b, a + 1)]).max(initial=0.0) for a, b in zip(edges, edges[1:])])
+    peaks = np.array([np.abs(samples[a : max(b, a + 1)]).max(initial=0.0) for a, b in pairwise(edges)])
     half = WAVE_HEIGHT / 2
     reach = np.maximum(peaks / max(float(peaks.max(initial=0.0)), 0.1) * (half - 1), 0.5)
     distance = np.abs(np.arange(WAVE_HEIGHT)[:, None] + 0.5 - half)

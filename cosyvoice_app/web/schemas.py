@@ -1,4 +1,4 @@
-"""What the HTTP API takes and gives, as pydantic models. Unknown fields are refused, so a misspelt one is never ignored."""
+"""What the HTTP API takes and gives, as pydantic models. Unknown fields are refused, never ignored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SpeechBody(Strict):
     response_format: AudioFormat = Field("mp3", description="As OpenAI's, mp3 when not given.")
     speed: Any = Field(1.0, description="0.5 to 2; a number, or a number as text.")
     stream_format: StreamFormat | None = Field(
-        None, description="audio: sent segment by segment as it is made; sse: the same as events; not given: one whole file."
+        None,
+        description="audio: sent segment by segment as it is made; sse: the same as events; not given: one whole file.",
     )
     seed: Any = Field(None, description="1 to 100000000; null or blank: random, and reported in X-Seed.")
     refine: str | None = Field(None, description="off, fast or full; the server's default when not given.")

@@ -55,7 +55,7 @@ def _mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Pat
     os.environ["HF_HUB_OFFLINE"] = "1"
     from cosyvoice_app.web.ui import mount_page
 
-    mount_page(app, settings, service)
+    mount_page(app, settings, service, uploads)
 
 
 def claim_port(host: str, port: int) -> socket.socket:

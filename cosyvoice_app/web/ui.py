@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from html import escape
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI, Request
@@ -15,8 +18,8 @@ from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.desk import Desk
-from cosyvoice_app.web.i18n import LANGS, language_of, strings
-from cosyvoice_app.web.page_style import CSS, head, theme
+from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
+from cosyvoice_app.web.page_style import CSS_FILE, HEAD_FILE, theme
 
 CACHE_SWEEP_S = 3600
 KEEP_UPLOADS_S = 24 * 3600
@@ -40,29 +43,51 @@ _CHIP_JS = """(text) => { const zh = (navigator.language || "").toLowerCase().st
   return (rest.length < parts.length ? rest : [...parts, chip]).join(zh ? "，" : ", "); }"""
 
 
+class Upload(gr.Audio):
+    """An audio input that takes uploads only: no path of this machine, and no address for the server to fetch."""
+
+    is_template = True  # drawn as gr.Audio
+
+    async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
+        if url_or_file_path is not None:
+            path = Path(url_or_file_path).resolve()
+            if not path.is_relative_to(Path(self.GRADIO_CACHE).resolve()) or not path.is_file():
+                raise gr.Error("The clip is not an upload. Upload the file, then send what the upload returned.")
+        return await super().async_move_resource_to_block_cache(url_or_file_path)
+
+
 def translations() -> gr.I18n:
-    tables = {lang: strings(lang) for lang in LANGS}
+    tables: dict[str, dict[str, str]] = {lang: strings(lang) for lang in LANGS}
     chips = {f"chip_{index}": pair for index, pair in enumerate(INSTRUCT_CHIPS)}
     for column, lang in enumerate(("zh", "en")):
         tables[lang] |= {key: pair[column] for key, pair in chips.items()}
-    return gr.I18n(**tables, **{tag: tables["zh"] for tag in ("zh-CN", "zh-TW", "zh-HK", "zh-Hans", "zh-Hant")})
+    return gr.I18n(**tables, **dict.fromkeys(("zh-CN", "zh-TW", "zh-HK", "zh-Hans", "zh-Hant"), tables["zh"]))
 
 
 def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
     i18n = translations()
     with gr.Blocks(
-        title=i18n("title"), analytics_enabled=False, delete_cache=(CACHE_SWEEP_S, KEEP_UPLOADS_S),
+        title=i18n("title"),
+        analytics_enabled=False,
+        delete_cache=(CACHE_SWEEP_S, KEEP_UPLOADS_S),
     ) as page:
         with gr.Column(elem_id="head"):
             gr.HTML(i18n("title"), elem_id="title")
             gr.HTML(i18n("tagline"), elem_classes="vc-note")
-            gr.HTML('<div id="status-line"></div>', elem_id="status")
+            gone = {lang: escape(say(lang, "status_gone")) for lang in LANGS}
+            gr.HTML(
+                f'<div id="status-line" data-gone-en="{gone["en"]}" data-gone-zh="{gone["zh"]}"></div>',
+                elem_id="status",
+            )
         with gr.Row(equal_height=False):
             with gr.Column(scale=5, min_width=320):
                 with gr.Column(elem_classes="vc-card"):
                     gr.Markdown(i18n("voice_heading"), elem_classes="vc-heading")
-                    clip = gr.Audio(
-                        label=i18n("clip"), type="filepath", sources=["upload", "microphone"], elem_id="clip",
+                    clip = Upload(
+                        label=i18n("clip"),
+                        type="filepath",
+                        sources=["upload", "microphone"],
+                        elem_id="clip",
                         # What Gradio's trim tool writes: above every engine's need, so trimming costs nothing.
                         waveform_options=gr.WaveformOptions(sample_rate=48_000, trim_region_color="#4f46e5"),
                         buttons=[],
@@ -71,24 +96,43 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                     stretch = gr.Button(i18n("use_stretch"), size="sm", visible=False, elem_id="stretch")
                     found = gr.JSON(visible=False)
                     prompt_text = gr.Textbox(
-                        label=i18n("transcript"), info=i18n("transcript_info"), placeholder=i18n("transcript_placeholder"),
-                        lines=2, max_lines=5, elem_id="transcript",
+                        "",
+                        label=i18n("transcript"),
+                        info=i18n("transcript_info"),
+                        placeholder=i18n("transcript_placeholder"),
+                        lines=2,
+                        max_lines=5,
+                        elem_id="transcript",
                     )
                     refine = gr.Radio(
-                        ["off", "fast", "full"], value=settings.refine, label=i18n("refine"), info=i18n("refine_info"),
-                        elem_id="refine", visible=False,
+                        ["off", "fast", "full"],
+                        value=settings.refine,
+                        label=i18n("refine"),
+                        info=i18n("refine_info"),
+                        elem_id="refine",
+                        visible=False,
                     )
                 examples_place = gr.Column(elem_classes="vc-card", elem_id="examples")
             with gr.Column(scale=6, min_width=320):
                 with gr.Column(elem_classes="vc-card"):
                     gr.Markdown(i18n("words_heading"), elem_classes="vc-heading")
                     text = gr.Textbox(
-                        label=i18n("text"), placeholder=i18n("text_placeholder"), info=i18n("text_info"), lines=4,
-                        max_lines=12, elem_id="text", autofocus=True,
+                        "",
+                        label=i18n("text"),
+                        placeholder=i18n("text_placeholder"),
+                        info=i18n("text_info"),
+                        lines=4,
+                        max_lines=12,
+                        elem_id="text",
+                        autofocus=True,
                     )
                     count = gr.HTML(f"<span>0 / {settings.max_chars}</span>", elem_id="count")
                     instruct = gr.Textbox(
-                        label=i18n("instruct"), placeholder=i18n("instruct_placeholder"), lines=1, max_lines=4,
+                        "",
+                        label=i18n("instruct"),
+                        placeholder=i18n("instruct_placeholder"),
+                        lines=1,
+                        max_lines=4,
                         elem_id="instruct",
                     )
                     with gr.Row(elem_id="chips"):
@@ -96,15 +140,25 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                     with gr.Row(elem_id="seed-row"):
                         with gr.Column(min_width=220):
                             seed = gr.Textbox(
-                                label=i18n("seed"), placeholder=i18n("seed_placeholder"), info=i18n("seed_info"),
-                                max_lines=1, elem_id="seed",
+                                "",
+                                label=i18n("seed"),
+                                placeholder=i18n("seed_placeholder"),
+                                info=i18n("seed_info"),
+                                max_lines=1,
+                                elem_id="seed",
                             )
                             with gr.Row(elem_id="seed-buttons"):
                                 dice = gr.Button(i18n("dice"), size="sm", elem_id="dice")
                                 keep = gr.Button(i18n("keep"), size="sm", elem_id="keep")
                         speed = gr.Slider(
-                            SPEED_MIN, SPEED_MAX, value=1.0, step=0.05, label=i18n("speed"), info=i18n("speed_info"),
-                            min_width=220, elem_id="speed",
+                            SPEED_MIN,
+                            SPEED_MAX,
+                            value=1.0,
+                            step=0.05,
+                            label=i18n("speed"),
+                            info=i18n("speed_info"),
+                            min_width=220,
+                            elem_id="speed",
                         )
                     with gr.Row(elem_id="go"):
                         generate = gr.Button(i18n("generate"), variant="primary", size="lg", elem_id="generate")
@@ -113,7 +167,11 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                     gr.Markdown(i18n("result_heading"), elem_classes="vc-heading")
                     # format=None and a path: Gradio hands the very file on, neither re-encoded nor normalised.
                     audio = gr.Audio(
-                        label=i18n("result"), type="filepath", interactive=False, buttons=["download"], elem_id="result",
+                        label=i18n("result"),
+                        type="filepath",
+                        interactive=False,
+                        buttons=["download"],
+                        elem_id="result",
                         waveform_options=gr.WaveformOptions(waveform_progress_color="#4f46e5"),
                     )
                     summary = gr.HTML(i18n("result_idle"), elem_id="summary", elem_classes="vc-note")
@@ -130,19 +188,30 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                 load = gr.Button(i18n("load"), size="sm", elem_id="load")
             engine_note = gr.HTML(elem_id="engine-note")
 
-        quiet = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+        quiet: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         # The service's queue is the queue: Gradio's own never holds a visitor back.
-        free = {"concurrency_limit": None, "show_progress": "hidden"}
+        free: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden"}
         generate.click(
-            desk.synthesize, [clip, text, prompt_text, instruct, seed, speed, refine], [audio, info, summary],
-            api_name="synthesize", validator=desk.check_fields, trigger_mode="once", **free,
+            desk.synthesize,
+            [clip, text, prompt_text, instruct, seed, speed, refine],
+            [audio, info, summary],
+            api_name="synthesize",
+            validator=desk.check_fields,
+            trigger_mode="once",
+            **free,
         )
         stop.click(desk.stop, **quiet)
-        clip.change(desk.check_prompt, [clip], [found, doctor, stretch], api_name="check_prompt",
-                    trigger_mode="always_last", **free)
+        clip.change(
+            desk.check_prompt,
+            [clip],
+            [found, doctor, stretch],
+            api_name="check_prompt",
+            trigger_mode="always_last",
+            **free,
+        )
         stretch.click(desk.use_stretch, [clip, found], [clip], **quiet)
         text.change(None, [text], [count], js=_COUNT_JS % settings.max_chars, api_visibility="private")
-        for button, (zh, en) in zip(chips, INSTRUCT_CHIPS):
+        for button, (zh, en) in zip(chips, INSTRUCT_CHIPS, strict=True):
             js = _CHIP_JS % (json.dumps(zh), json.dumps(en))
             button.click(None, [instruct], [instruct], js=js, api_visibility="private")
         dice.click(desk.random_seed, None, [seed], api_name="random_seed", queue=False, show_progress="hidden")
@@ -157,9 +226,9 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
     return page
 
 
-def mount_page(app: FastAPI, settings: Settings, service: Service) -> None:
-    """Mount the page at `/`. Only what Gradio keeps for its visitors is served: their uploads, and copies of results."""
-    desk = Desk(settings, service)
+def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path) -> None:
+    """Mount the page at `/`. Gradio serves only what it keeps for its visitors: uploads and copies of results."""
+    desk = Desk(settings, service, uploads)
     page = build_page(settings, desk)
 
     @app.get("/page/status", include_in_schema=False)
@@ -185,9 +254,12 @@ def mount_page(app: FastAPI, settings: Settings, service: Service) -> None:
         i18n=page.i18n_instance,
         mcp_server=True,
         theme=theme(),
-        css=CSS,
-        head=head(),
+        css_paths=CSS_FILE,
+        head_paths=HEAD_FILE,
     )
+    # Gradio checks that a caller's files are uploads only on pages it has launched itself. Without this line a call that
+    # names a file of this machine instead of an upload would have it opened.
+    page.has_launched = True
 
 
 def _login(login: str) -> tuple[str, str] | None:

@@ -1,0 +1,257 @@
+"""The page through Gradio's own client, as scripts and MCP callers see it; and its words in both languages."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from gradio_client import Client, handle_file
+from gradio_client.exceptions import AppError
+from web_server import Server, pcm_hash, running
+
+from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
+from cosyvoice_app.web import i18n
+
+
+def client(server: Server, folder: Path) -> Client:
+    return Client(server.url, verbose=False, download_files=str(folder))
+
+
+def say(page: Client, clip: Path, text: str = "海边的风很凉快。", **more: object) -> tuple[str, dict[str, object], str]:
+    return page.predict(  # type: ignore[no-any-return]
+        clip=handle_file(str(clip)), text=text, api_name="/synthesize", **{"seed": "", **more}
+    )
+
+
+@pytest.fixture
+def page(server: Server, tmp_path: Path) -> Client:
+    return client(server, tmp_path)
+
+
+def test_the_documented_names_are_there(page: Client) -> None:
+    named = page.view_api(return_format="dict")["named_endpoints"]
+    assert {"/synthesize", "/check_prompt", "/restart", "/random_seed", "/unload", "/load"} == set(named)
+
+
+def test_what_is_heard_is_what_is_saved(page: Client, server: Server, p0_wav: Path) -> None:
+    audio, info, summary = say(page, p0_wav, seed="42")
+    assert info["seed"] == 42 and "42" in summary
+    assert Path(audio).read_bytes() == (server.outputs / str(info["file"])).read_bytes()
+    assert str(info["file"]) in summary
+
+
+def test_page_and_api_agree(page: Client, api: httpx.Client, p0_wav: Path) -> None:
+    audio, _, _ = say(page, p0_wav, seed="42")
+    answer = api.post("/v1/clone", files={"file": p0_wav.read_bytes()}, data={"text": "海边的风很凉快。", "seed": "42"})
+    assert pcm_hash(Path(audio).read_bytes()) == pcm_hash(answer.content)
+
+
+def test_a_number_may_be_a_number(page: Client, p0_wav: Path) -> None:
+    assert say(page, p0_wav, seed=42)[1]["seed"] == 42
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seed": "0"},
+        {"seed": "1.5"},
+        {"seed": 4294967296},
+        {"seed": "abc"},
+        {"text": "  "},
+        {"text": "。。。"},
+        {"text": "长" * 400},
+        {"instruct": "慢" * 2000},
+        {"seed": "9001"},
+        {"seed": "9006"},
+    ],
+    ids=lambda wrong: "-".join(f"{name}={str(value)[:12]!a}" for name, value in wrong.items()),
+)
+def test_bad_input_is_an_error_and_leaves_no_file(
+    page: Client, server: Server, p0_wav: Path, wrong: dict[str, object]
+) -> None:
+    before = server.saved()
+    with pytest.raises((AppError, ValueError)):
+        say(page, p0_wav, **wrong)
+    assert server.saved() == before
+    assert say(page, p0_wav, "你好。")[1]["file"]
+
+
+@pytest.mark.parametrize("name", ["zero.wav", "header.wav", "stub.webm", "text.wav", "len_2.9.wav", "len_15.1.wav"])
+def test_unusable_clips_are_refused(page: Client, clips: Path, name: str) -> None:
+    report = page.predict(clip=handle_file(str(clips / name)), api_name="/check_prompt")
+    assert report[0]["ok"] is False and report[0]["error"]
+    with pytest.raises(AppError, match=re.escape(report[0]["error"][:20])):
+        say(page, clips / name)
+
+
+@pytest.mark.parametrize(
+    "name", ["c.mp3", "c.m4a", "c.ogg", "c.webm", "c.flac", "noext", "mp3_named.wav", "sr_8000.wav"]
+)
+def test_real_clips_are_used(page: Client, clips: Path, name: str) -> None:
+    report = page.predict(clip=handle_file(str(clips / name)), api_name="/check_prompt")[0]
+    assert report["ok"] and report["duration_s"] == pytest.approx(6.0, abs=0.1)
+    assert say(page, clips / name)[1]["file"]
+
+
+def call(api: httpx.Client, name: str, data: list[object]) -> str:
+    """A call as a script without gradio_client makes it, so that nothing is uploaded on the way."""
+    answer = api.post(f"/gradio_api/call/{name}", json={"data": data})
+    if answer.status_code != 200:
+        return f"event: error\n{answer.text}"
+    return api.get(f"/gradio_api/call/{name}/{answer.json()['event_id']}").text
+
+
+def test_a_clip_must_be_ones_own_upload(api: httpx.Client, server: Server, p0_wav: Path, tmp_path: Path) -> None:
+    """A path on the server, or an address, sent as if it were an upload, is not opened: not in any field."""
+    answer = api.post("/v1/clone", files={"file": p0_wav.read_bytes()}, data={"text": "好。"})
+    saved = server.outputs / answer.headers["x-output-path"]
+    secret = tmp_path / "secret.txt"
+    secret.write_text("swordfish")
+    for path in (
+        str(p0_wav),
+        str(saved),
+        str(secret),
+        "/etc/passwd",
+        "app.py",
+        "http://127.0.0.1:1/a.wav",
+        "http://example.org/",
+    ):
+        sent = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        for answer in (
+            call(api, "check_prompt", [sent]),
+            call(api, "synthesize", [sent, "好。", "", "", "", 1, "off"]),
+            call(api, "synthesize", [sent, sent, "", "", "", 1, "off"]),
+        ):
+            assert answer.startswith("event: error"), (path, answer)
+            assert "duration_s" not in answer and "swordfish" not in answer
+
+
+def test_random_seeds_differ_and_fit(page: Client) -> None:
+    seeds = {int(page.predict(api_name="/random_seed")) for _ in range(5)}
+    assert len(seeds) == 5 and all(1 <= seed <= 100_000_000 for seed in seeds)
+
+
+def test_each_visitor_gets_their_own_audio(
+    server: Server, api: httpx.Client, tmp_path: Path, p0_wav: Path, p1_wav: Path
+) -> None:
+    """Page visitors and API callers at once, Gradio's own queue not in the way."""
+    jobs = [(text, clip) for text in "甲乙丙丁" for clip in (p0_wav, p1_wav)]
+    pages = [client(server, tmp_path / str(i)) for i in range(len(jobs))]
+
+    def through_page(number: int) -> str:
+        text, clip = jobs[number]
+        audio, info, _ = say(pages[number], clip, f"第{text}句话。", seed="7")
+        assert (server.outputs / str(info["file"])).read_bytes() == Path(audio).read_bytes()
+        return pcm_hash(Path(audio).read_bytes())
+
+    def through_api(number: int) -> str:
+        text, clip = jobs[number]
+        fields = {"text": f"第{text}句话。", "seed": "7"}
+        return pcm_hash(api.post("/v1/clone", files={"file": clip.read_bytes()}, data=fields).content)
+
+    serial = [through_api(number) for number in range(len(jobs))]
+    assert len(set(serial)) == len(jobs)
+    with ThreadPoolExecutor(2 * len(jobs)) as pool:
+        asked = [pool.submit(through_page, n) for n in range(len(jobs))]
+        asked += [pool.submit(through_api, n) for n in range(len(jobs))]
+        assert [one.result() for one in asked] == serial * 2
+
+
+def test_a_visitor_who_leaves_frees_the_engine(server: Server, page: Client, api: httpx.Client, p0_wav: Path) -> None:
+    before = server.saved()
+    job = page.submit(clip=handle_file(str(p0_wav)), text="你好。", seed="9010", api_name="/synthesize")
+    while api.get("/health").json()["running"] == 0:
+        time.sleep(0.05)
+    job.cancel()
+    started = time.monotonic()
+    assert api.post("/v1/clone", files={"file": p0_wav.read_bytes()}, data={"text": "你好。"}).status_code == 200
+    assert time.monotonic() - started < 3
+    assert len(server.saved() - before) == 1
+
+
+def test_others_uploads_and_results_have_no_guessable_address(
+    server: Server, api: httpx.Client, page: Client, p0_wav: Path
+) -> None:
+    info = say(page, p0_wav)[1]
+    for guess in (f"{server.outputs}/{info['file']}", str(info["file"]), f"/tmp/gradio/{info['file']}"):
+        assert api.get(f"/gradio_api/file={guess}").status_code in (403, 404)
+
+
+def test_mcp_lists_the_tools(api: httpx.Client) -> None:
+    tools = {tool["name"]: tool for tool in api.get("/gradio_api/mcp/schema").json()}
+    assert {"synthesize", "check_prompt", "restart", "random_seed"} <= set(tools)
+    assert "3-15 seconds" in json.dumps(tools["synthesize"])
+
+
+def test_restart_changes_the_worker(tmp_path: Path) -> None:
+    with running(tmp_path) as server, httpx.Client(base_url=server.url) as api:
+        page = client(server, tmp_path)
+        before = api.get("/health").json()["worker_pid"]
+        assert "MB" in page.predict(api_name="/restart")
+        after = api.get("/health").json()["worker_pid"]
+        assert before != after
+        page.predict(api_name="/unload")
+        assert api.get("/health").json()["state"] == "unloaded"
+        page.predict(api_name="/load")
+        assert api.get("/health").json()["state"] == "ready"
+
+
+# words
+
+
+def test_both_languages_have_every_string_with_the_same_blanks() -> None:
+    english, chinese = i18n.strings("en"), i18n.strings("zh")
+    assert english.keys() == chinese.keys()
+    for key, text in english.items():
+        assert text.strip() and chinese[key].strip(), key
+        blanks = [{name for _, name, _, _ in string.Formatter().parse(one) if name} for one in (text, chinese[key])]
+        assert blanks[0] == blanks[1], key
+
+
+def test_every_string_asked_for_exists_and_every_string_is_used() -> None:
+    source = "".join(path.read_text("utf-8") for path in Path(i18n.__file__).parent.glob("*.py"))
+    asked = set(re.findall(r'(?:i18n\(|say\(\w+, |say\("\w+", )"(\w+)"', source))
+    assert asked <= i18n.strings("en").keys()
+    table = i18n.strings("en").keys()
+    families = ("error_", "finding_", "stage_", "state_", "refine_")
+    used = set(re.findall(r"""["'](\w+)["'](?!: \()""", source))
+    unused = {key for key in table if key not in used and not key.startswith(families)}
+    assert not unused
+
+
+def test_findings_of_the_prompt_doctor_are_all_translated() -> None:
+    from cosyvoice_app.audio import prompt
+
+    codes = re.findall(r'note\("(\w+)"', Path(prompt.__file__).read_text("utf-8"))
+    assert codes and all(i18n.has(f"finding_{code}") for code in codes)
+
+
+@pytest.mark.parametrize(
+    ("header", "lang"),
+    [
+        ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        ("en-US,en", "en"),
+        ("fr-FR,zh;q=0.5", "zh"),
+        ("de", "en"),
+        ("", "en"),
+        (None, "en"),
+    ],
+)
+def test_the_browsers_language_chooses(header: str | None, lang: str) -> None:
+    assert i18n.language_of(header) == lang
+
+
+def test_chips_are_pairs_in_both_languages() -> None:
+    for chinese, english in INSTRUCT_CHIPS:
+        assert english.isascii() and not chinese.isascii()
+
+
+def test_the_status_line_speaks_the_browsers_language(api: httpx.Client) -> None:
+    assert "就绪" in api.get("/page/status", headers={"Accept-Language": "zh-CN"}).text
+    assert "Ready" in api.get("/page/status", headers={"Accept-Language": "en"}).text
