@@ -49,7 +49,7 @@ def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimi
     )
     if not segments:
         raise TextError(NOTHING_TO_SPEAK, param="text")
-    return FrontEnd(segments, (*parsed.warnings, *warnings, *_idle_pauses(pieces)))
+    return FrontEnd(segments, _shortlist([*parsed.warnings, *warnings, *_idle_pauses(pieces)]))
 
 
 def _pieces(parts: tuple[tags.Raw, ...]) -> tuple[tuple[Piece, ...], list[str]]:
@@ -66,6 +66,16 @@ def _pieces(parts: tuple[tags.Raw, ...]) -> tuple[tuple[Piece, ...], list[str]]:
         warnings.extend(said)
         pieces.extend(language.runs(words, default))
     return tuple(pieces), warnings
+
+
+_MAX_WARNINGS = 20
+
+
+def _shortlist(warnings: list[str]) -> tuple[str, ...]:
+    """Each warning once, and not more than a person would read."""
+    once = list(dict.fromkeys(warnings))
+    more = len(once) - _MAX_WARNINGS
+    return tuple(once) if more <= 0 else (*once[:_MAX_WARNINGS], f"And {more} more of this kind.")
 
 
 def _idle_pauses(pieces: tuple[Piece, ...]) -> list[str]:

@@ -52,13 +52,39 @@ def to_words(text: str, before: str = "", after: str = "") -> tuple[str, tuple[s
 
     The result has no ASCII digit and no mark outside KEPT_MARKS, so it can't hold a tag or a control token.
     """
-    text = _plain_forms(text)
-    text = _DASHES.sub("—", _APOSTROPHE.sub("'", text))
-    text = _SHOUTED.sub(_unshout, text)
-    text = written.speak(text, before, after)
-    text, dropped = _keep_speech(text)
-    text = _tidy_spaces(text)
-    return text, (f'Not spoken: "{dropped}".',) if dropped else ()
+    out: list[str] = []
+    dropped = ""
+    chunks = _chunks(text)
+    for i, chunk in enumerate(chunks):
+        left = (before + chunks[i - 1])[-_CONTEXT_CHARS:] if i else before
+        right = chunks[i + 1][:_CONTEXT_CHARS] if i + 1 < len(chunks) else after
+        spoken, lost = _keep_speech(written.speak(_typography(chunk), left, right))
+        out.append(spoken)
+        dropped += lost
+    dropped = "".join(dict.fromkeys(dropped))
+    return _tidy_spaces("".join(out)), (f'Not spoken: "{dropped}".',) if dropped else ()
+
+
+_CHUNK_CHARS, _CONTEXT_CHARS = 400, 60
+
+
+def _chunks(text: str) -> list[str]:
+    """`text` in parts of bounded length, cut at sentence ends where there are any, so that time stays linear."""
+    out = []
+    start = 0
+    while len(text) - start > _CHUNK_CHARS:
+        window = text[start : start + _CHUNK_CHARS]
+        cuts = (max(window.rfind(c) for c in marks) for marks in ("\n。！？!?；;", "，、", " "))
+        size = next((cut + 1 for cut in cuts if cut > 0), _CHUNK_CHARS)
+        out.append(text[start : start + size])
+        start += size
+    return [*out, text[start:]]
+
+
+def _typography(text: str) -> str:
+    """One kind of letter, digit, apostrophe and dash; a sentence in capitals as a sentence."""
+    text = _DASHES.sub("—", _APOSTROPHE.sub("'", _plain_forms(text)))
+    return _SHOUTED.sub(_unshout, text)
 
 
 def _plain_forms(text: str) -> str:

@@ -158,7 +158,7 @@ def _cut(pieces: list[Piece], end: re.Pattern[str]) -> list[list[Piece]]:
         for match in end.finditer(piece.text):
             if (
                 match[0].startswith(".")
-                and _INITIAL.search(piece.text[: match.start()])
+                and _INITIAL.search(piece.text[max(0, match.start() - 12) : match.start()])
                 and match.end() < len(piece.text)
             ):
                 continue
@@ -188,7 +188,7 @@ def _join_unspoken(parts: list[list[Piece]]) -> list[list[Piece]]:
             out.append(lead + part)
             lead = []
         elif out:
-            out[-1] = out[-1] + part
+            out[-1].extend(part)
         else:
             lead = lead + part
     return out or [lead]

@@ -37,6 +37,8 @@ _TAG_LIKE = re.compile(
     rf"[{LATIN}\u0300-\u036f][{LATIN}\u0300-\u036f0-9:_-]{{0,15}}|pause\b.*|\d+(?:\.\d+)?\s*[A-Za-z]*s|", re.IGNORECASE
 )
 _TONED_TAIL = re.compile(r"[a-zA-Zü]{0,3}[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zA-Zü]{0,3}[0-9]?(?![A-Za-z])")
+_TONED_LETTERS = re.compile(r"[a-zü]*[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zü]*")
+_WORD_END = re.compile(r"[A-Za-z0-9_)]")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\((https?://[^\s()]+)\)")
 
 
@@ -90,9 +92,10 @@ class _Parser:
         return Parsed(tuple(self.parts), tuple(self.warnings))
 
     def _without_control_tokens(self, text: str) -> str:
-        while match := _CONTROL.search(text):
-            self.warnings.append(f'"{match[0]}" is a control mark of the model, not text; it was left out.')
-            text = text[: match.start()] + " " + text[match.end() :]
+        while _CONTROL.search(text):
+            for token in dict.fromkeys(_CONTROL.findall(text)):
+                self.warnings.append(f'"{token}" is a control mark of the model, not text; it was left out.')
+            text = _CONTROL.sub(" ", text)
         return text
 
     def _plain(self, text: str) -> None:
@@ -148,11 +151,10 @@ class _Parser:
         while match := _BRACKET.match(text, end):
             run.append(match)
             end = match.end()
+        names = [match[1] for match in run]
         i = 0
-        while i < len(run):
-            i += self._one_tag(run[i:], after_word=i == 0 and at > 0 and bool(re.match(r"[A-Za-z0-9_)]", text[at - 1])))
-            if i < 0:
-                raise AssertionError("a run of brackets must move on")
+        while i < len(names):
+            i += self._one_tag(names, i, after_word=i == 0 and at > 0 and bool(_WORD_END.match(text[at - 1])))
         tail = run[-1].end()
         rejected = self.warnings and self.warnings[-1].startswith(f'"{run[-1][0]}"')
         if rejected and (toned := _TONED_TAIL.match(text, tail)):
@@ -160,36 +162,16 @@ class _Parser:
             return toned.end()
         return tail
 
-    def _one_tag(self, run: list[re.Match[str]], after_word: bool) -> int:
-        """Read one tag from the head of `run`; how many brackets it took."""
-        names = [match[1] for match in run]
-        head = names[0]
-        if arpabet.is_symbol(head):
-            count = 1
-            while count < len(names) and arpabet.is_symbol(names[count]):
-                count += 1
-            self.parts.append(Arpabet(tuple(names[:count])))
+    def _one_tag(self, names: list[str], i: int, after_word: bool) -> int:
+        """Read the tag or the ordinary bracket that starts with bracket `i` of a run; how many brackets it took."""
+        head = names[i]
+        spelled, count = _spelled(names, i, after_word)
+        if spelled is not None:
+            self.parts.append(spelled)
             return count
-        if pinyin.is_initial(head) and len(names) > 1:
-            if pinyin.is_final(names[1]):
-                self.parts.append(Pinyin(head, names[1]))
-                return 2
-            numbered = pinyin.from_syllable(names[1]) if names[1][-1:].isascii() and names[1][-1:].isdigit() else None
-            if numbered is not None and not numbered.initial:
-                joined = pinyin.from_syllable(head + names[1])
-                if joined is not None:
-                    self.parts.append(joined)
-                    return 2
-            if re.fullmatch(r"[a-zü]*[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zü]*", names[1]):
-                self._reject(f"[{head}][{names[1]}]", 0)
-                return 2
-        if pinyin.is_final(head) and not (after_word and head.isascii()):
-            self.parts.append(Pinyin("", head))
-            return 1
-        syllable = pinyin.from_syllable(head) if head else None
-        if syllable is not None and not (after_word and head.isascii() and len(head) < 3):
-            self.parts.append(syllable)
-            return 1
+        if count == 2:
+            self._reject(f"[{head}][{names[i + 1]}]", 0)
+            return count
         if head in POINT_EVENTS:
             self.parts.append(Event(head))
             return 1
@@ -216,3 +198,30 @@ class _Parser:
     def _reject(self, quoted: str, end: int, why: str = "is not a tag this app knows") -> int:
         self.warnings.append(f'"{quoted}" {why}; it was not spoken.')
         return end
+
+
+def _spelled(names: list[str], i: int, after_word: bool) -> tuple[Pinyin | Arpabet | None, int]:
+    """The pronunciation that bracket `i` of a run begins, and how many brackets spell it.
+
+    (None, 1): it spells nothing. (None, 2): a pair that looks like a syllable but has no tokens, such as `[l][ǖ]`.
+    """
+    head = names[i]
+    if arpabet.is_symbol(head):
+        end = i + 1
+        while end < len(names) and arpabet.is_symbol(names[end]):
+            end += 1
+        return Arpabet(tuple(names[i:end])), end - i
+    if pinyin.is_initial(head) and i + 1 < len(names):
+        final = names[i + 1]
+        if pinyin.is_final(final):
+            return Pinyin(head, final), 2
+        numbered = pinyin.from_syllable(final) if final[-1:].isdigit() else None
+        if numbered is not None and not numbered.initial:
+            return pinyin.from_syllable(head + final), 2
+        if _TONED_LETTERS.fullmatch(final):
+            return None, 2
+    if pinyin.is_final(head) and not (after_word and head.isascii()):
+        return Pinyin("", head), 1
+    if after_word and head.isascii() and len(head) < 3:
+        return None, 1
+    return (pinyin.from_syllable(head) if head else None), 1

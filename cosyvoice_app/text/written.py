@@ -67,6 +67,8 @@ _ABBREVIATIONS = {
 }
 
 RULES: tuple[Rule, ...] = (
+    # Longer than any number that means something, and slow for the rules below.
+    _rule(r"(?<!\d)\d{31,}", lambda m: n.zh_digits(m[0]), lambda m: n.en_digits(m[0])),
     # Addresses, before any of their marks or digits can be taken for something else.
     _rule(
         r"(?:https?|ftp)://[^\s\u3000-\u9fff\uff00-\uffef<>\"“”]*[^\s\u3000-\u9fff\uff00-\uffef<>\"“”.,;:!?)'\]]"
@@ -257,11 +259,16 @@ def speak(text: str, before: str, after: str) -> str:
     return text
 
 
+_CONTEXT_CHARS = 120
+"""How far around a written form its language is looked for."""
+
+
 def _apply(rule: Rule, text: str, before: str, after: str) -> str:
     out, done = [], 0
     for match in rule.pattern.finditer(text):
-        around = before + text + after
-        where = lang.at(around, len(before) + match.start(), len(before) + match.end(), rule.alone)
+        left = (before + text[: match.start()])[-_CONTEXT_CHARS:]
+        around = left + match[0] + (text[match.end() :] + after)[:_CONTEXT_CHARS]
+        where = lang.at(around, len(left), len(left) + len(match[0]), rule.alone)
         spoken = (rule.zh if where == "zh" else rule.en)(match)
         if spoken is None:
             continue
