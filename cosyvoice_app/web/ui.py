@@ -43,17 +43,21 @@ _CHIP_JS = """(text) => { const zh = (navigator.language || "").toLowerCase().st
   return (rest.length < parts.length ? rest : [...parts, chip]).join(zh ? "，" : ", "); }"""
 
 
-class Upload(gr.Audio):
-    """An audio input that takes uploads only: no path of this machine, and no address for the server to fetch."""
+def accept_uploads_only(audio: gr.Audio) -> None:
+    """Refuse a path of this machine, or an address to fetch, where an upload should be.
 
-    is_template = True  # drawn as gr.Audio
+    Set on the component, not in a subclass: Gradio writes a stub file beside the source of every subclass it meets.
+    """
+    move = audio.async_move_resource_to_block_cache
 
-    async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
-        if url_or_file_path is not None:
-            path = Path(url_or_file_path).resolve()
-            if not path.is_relative_to(Path(self.GRADIO_CACHE).resolve()) or not path.is_file():
+    async def move_upload(named: str | Path | None) -> str | None:
+        if named is not None:
+            path = Path(named).resolve()
+            if not path.is_relative_to(Path(audio.GRADIO_CACHE).resolve()) or not path.is_file():
                 raise gr.Error("The clip is not an upload. Upload the file, then send what the upload returned.")
-        return await super().async_move_resource_to_block_cache(url_or_file_path)
+        return await move(named)
+
+    audio.async_move_resource_to_block_cache = move_upload  # type: ignore[method-assign, assignment]
 
 
 def translations() -> gr.I18n:
@@ -83,7 +87,7 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
             with gr.Column(scale=5, min_width=320):
                 with gr.Column(elem_classes="vc-card"):
                     gr.Markdown(i18n("voice_heading"), elem_classes="vc-heading")
-                    clip = Upload(
+                    clip = gr.Audio(
                         label=i18n("clip"),
                         type="filepath",
                         sources=["upload", "microphone"],
@@ -188,6 +192,7 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                 load = gr.Button(i18n("load"), size="sm", elem_id="load")
             engine_note = gr.HTML(elem_id="engine-note")
 
+        accept_uploads_only(clip)
         quiet: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         # The service's queue is the queue: Gradio's own never holds a visitor back.
         free: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden"}
@@ -257,8 +262,8 @@ def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path
         css_paths=CSS_FILE,
         head_paths=HEAD_FILE,
     )
-    # Gradio checks that a caller's files are uploads only on pages it has launched itself. Without this line a call that
-    # names a file of this machine instead of an upload would have it opened.
+    # Gradio checks that a caller's files are uploads only on pages it has launched itself. Without this line a call
+    # that names a file of this machine instead of an upload would have it opened.
     page.has_launched = True
 
 
