@@ -13,8 +13,17 @@ from cosyvoice_app.engines.lite.speak import split_symbols
 from cosyvoice_app.engines.lite.vocoder import Decoder
 
 SMALL = LiteConfig(
-    symbols=20, style=8, hidden=16, bert_embedding=8, bert_hidden=16, bert_heads=2, bert_ffn=32, bert_layers=2,
-    max_symbols=64, decoder=32, decoder_residual=4,
+    symbols=20,
+    style=8,
+    hidden=16,
+    bert_embedding=8,
+    bert_hidden=16,
+    bert_heads=2,
+    bert_ffn=32,
+    bert_layers=2,
+    max_symbols=64,
+    decoder=32,
+    decoder_residual=4,
 )
 
 
@@ -44,7 +53,11 @@ def test_a_row_of_a_batch_equals_the_row_alone(acoustic):
     for i, row in enumerate(rows):
         alone = acoustic.encode(row[None], lengths[i : i + 1], styles[i : i + 1])
         size = len(row)
-        for mine, other in ((together.text, alone.text), (together.prosody, alone.prosody), (together.frames, alone.frames)):
+        for mine, other in (
+            (together.text, alone.text),
+            (together.prosody, alone.prosody),
+            (together.frames, alone.frames),
+        ):
             assert torch.allclose(mine[i, :size], other[0], atol=1e-4)
 
 
@@ -70,7 +83,10 @@ def test_audio_of_a_padded_row_equals_the_row_alone(decoder):
     hop = SMALL.frame_hop_samples
     for i, size in enumerate(lengths.tolist()):
         alone = decoder(
-            text[i : i + 1, :size], f0[i : i + 1, : 2 * size], energy[i : i + 1, : 2 * size], styles[i : i + 1],
+            text[i : i + 1, :size],
+            f0[i : i + 1, : 2 * size],
+            energy[i : i + 1, : 2 * size],
+            styles[i : i + 1],
             noise[i : i + 1, : size * hop],
         )
         assert alone.shape == (1, size * hop)

@@ -15,7 +15,9 @@ def rng() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
-@pytest.mark.parametrize(("kernel", "dilation", "length"), [(1, 1, 5), (3, 1, 9), (7, 3, 40), (11, 5, 64), (11, 5, 7), (5, 2, 1)])
+@pytest.mark.parametrize(
+    ("kernel", "dilation", "length"), [(1, 1, 5), (3, 1, 9), (7, 3, 40), (11, 5, 64), (11, 5, 7), (5, 2, 1)]
+)
 def test_conv_equals_torch_forwards_and_backwards(rng, kernel, dilation, length):
     conv = Conv1d(4, 6, kernel, dilation=dilation).double()
     x = torch.randn(2, length, 4, generator=rng, dtype=torch.float64, requires_grad=True)

@@ -65,8 +65,8 @@ class _UnitSnake(torch.autograd.Function):
 def unit_snake_(x: Tensor) -> Tensor:
     """The snake activation of frequency 1, x + sin(x)^2; `x` may be overwritten.
 
-    That of frequency a, x + sin(ax)^2 / a, is `unit_snake_(a * x) / a`: the first factor goes into what comes before, the
-    second into the weights of what comes after, which leaves two passes over the data.
+    That of frequency a, x + sin(ax)^2 / a, is `unit_snake_(a * x) / a`: the first factor goes into what comes
+    before, the second into the weights of what comes after, which leaves two passes over the data.
     """
     if torch.is_grad_enabled():
         out: Tensor = _UnitSnake.apply(x)  # type: ignore[no-untyped-call]

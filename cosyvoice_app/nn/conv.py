@@ -1,11 +1,12 @@
 """One-dimensional convolution on time-major tensors [B, T, C], fast forwards and backwards on a CPU.
 
-A stride-1 convolution is a sum of one matrix product a tap: `out[t] += x[t + offset] @ w[tap]`. Written so, no padded or
-unfolded copy of the input is made, channels are contiguous, and both gradients are matrix products too. Measured on two
-cores this is 1.4 to 2.6 times as fast as `torch.nn.functional.conv1d` on [B, C, T]. On CUDA the library's kernel is used.
+A stride-1 convolution is a sum of one matrix product a tap: `out[t] += x[t + offset] @ w[tap]`. Written so, no
+padded or unfolded copy of the input is made, channels are contiguous, and both gradients are matrix products too.
+Measured on two cores this is 1.1 to 2.6 times as fast as `torch.nn.functional.conv1d` on [B, C, T]. On CUDA the
+library's kernel is used.
 
-Parameters keep PyTorch's shape [out, in, kernel] and names; their memory is laid out [kernel, in, out], so that a tap is a
-contiguous matrix.
+Parameters keep PyTorch's shape [out, in, kernel] and names; their memory is laid out [kernel, in, out], so that a
+tap is a contiguous matrix.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class _TapConv(torch.autograd.Function):
 class Conv1d(nn.Module):
     """Same-length convolution [B, T, in] -> [B, T, out], zero padded, odd kernel, any dilation."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel: int = 1, *, dilation: int = 1, bias: bool = True) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int = 1, *, dilation: int = 1, bias: bool = True
+    ) -> None:
         super().__init__()
         if kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, not {kernel}")
@@ -89,7 +92,9 @@ class Conv1d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def forward(self, x: Tensor, gain: Tensor | None = None) -> Tensor:
-        """`gain` [in] multiplies the input's channels, at the cost of a pass over the weights. The result is a fresh tensor."""
+        """`gain` [in] multiplies the input's channels, at the cost of a pass over the weights. The result is a fresh
+        tensor.
+        """
         weight = self.weight if gain is None else self.weight * gain[:, None]
         if x.device.type != "cpu":
             pad = (self.kernel - 1) // 2 * self.dilation

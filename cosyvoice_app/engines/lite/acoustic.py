@@ -1,7 +1,8 @@
 """Symbols and a style in; durations, text features, F0 and energy out: the text side of StyleTTS 2 (arXiv:2306.07691).
 
-Text encoder (convolutions and an LSTM) for what is said; ALBERT (arXiv:1909.11942), a duration encoder and predictors for
-how. Time-major [B, T, C]; rows may differ in length, and a row's result does not depend on its neighbours.
+Text encoder (convolutions and an LSTM) for what is said; ALBERT (arXiv:1909.11942), a duration encoder and
+predictors for how. Time-major [B, T, C]; rows may differ in length, and a row's result does not depend on its
+neighbours.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cosyvoice_app.nn.conv import Conv1d
 def run_lstm(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
     """Bidirectional LSTM over rows of differing length; zeros beyond each row's end."""
     if len(x) == 1:
-        return lstm(x)[0]  # type: ignore[no-any-return]
+        return lstm(x)[0]
     packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
     return pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
 
@@ -67,7 +68,8 @@ class AlbertLayer(nn.Module):
         size = config.bert_hidden
         self.heads = config.bert_heads
         self.attention = nn.ModuleDict(
-            {name: nn.Linear(size, size) for name in ("query", "key", "value", "dense")} | {"LayerNorm": nn.LayerNorm(size, eps=1e-12)}
+            {name: nn.Linear(size, size) for name in ("query", "key", "value", "dense")}
+            | {"LayerNorm": nn.LayerNorm(size, eps=1e-12)}
         )
         self.ffn = nn.Linear(size, config.bert_ffn)
         self.ffn_output = nn.Linear(config.bert_ffn, size)
@@ -76,12 +78,56 @@ class AlbertLayer(nn.Module):
     def forward(self, x: Tensor, attend: Tensor) -> Tensor:
         rows, length, size = x.shape
         query, key, value = (
-            self.attention[name](x).view(rows, length, self.heads, -1).transpose(1, 2) for name in ("query", "key", "value")
+            self.attention[name](x).view(rows, length, self.heads, -1).transpose(1, 2)
+            for name in ("query", "key", "value")
         )
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attend)
         mixed = self.attention["dense"](mixed.transpose(1, 2).reshape(rows, length, size))
         x = self.attention["LayerNorm"](x + mixed)
-        return self.full_layer_layer_norm(x + self.ffn_output(F.gelu(self.ffn(x), approximate="tanh")))  # type: ignore[no-any-return]
+        return self.full_layer_layer_norm(x + self.ffn_output(F.gelu(self.ffn(x), approximate="tanh")))
+
+
+class AlbertGroup(nn.Module):
+    """The checkpoint's name for one set of shared weights."""
+
+    def __init__(self, config: LiteConfig) -> None:
+        super().__init__()
+        self.albert_layers = nn.ModuleList([AlbertLayer(config)])
+
+    def forward(self, x: Tensor, attend: Tensor) -> Tensor:
+        return self.albert_layers[0](x, attend)
+
+
+class AlbertStack(nn.Module):
+    """Embeddings [B, N, 128] -> features [B, N, 768]: the shared layer, applied `bert_layers` times."""
+
+    def __init__(self, config: LiteConfig) -> None:
+        super().__init__()
+        self.layers = config.bert_layers
+        self.embedding_hidden_mapping_in = nn.Linear(config.bert_embedding, config.bert_hidden)
+        self.albert_layer_groups = nn.ModuleList([AlbertGroup(config)])
+
+    def forward(self, x: Tensor, attend: Tensor) -> Tensor:
+        x = self.embedding_hidden_mapping_in(x)
+        for _ in range(self.layers):
+            x = self.albert_layer_groups[0](x, attend)
+        return x
+
+
+class AlbertEmbeddings(nn.Module):
+    """Symbol ids [B, N] -> [B, N, 128]: symbol, position and the one token type there is."""
+
+    def __init__(self, config: LiteConfig) -> None:
+        super().__init__()
+        size = config.bert_embedding
+        self.word_embeddings = nn.Embedding(config.symbols, size)
+        self.position_embeddings = nn.Embedding(config.max_symbols, size)
+        self.token_type_embeddings = nn.Embedding(2, size)
+        self.LayerNorm = nn.LayerNorm(size, eps=1e-12)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        places = self.position_embeddings(torch.arange(ids.shape[1], device=ids.device))
+        return self.LayerNorm(self.word_embeddings(ids) + places + self.token_type_embeddings.weight[0])
 
 
 class Albert(nn.Module):
@@ -89,34 +135,11 @@ class Albert(nn.Module):
 
     def __init__(self, config: LiteConfig) -> None:
         super().__init__()
-        size = config.bert_embedding
-        self.layers = config.bert_layers
-        self.embeddings = nn.ModuleDict(
-            {
-                "word_embeddings": nn.Embedding(config.symbols, size),
-                "position_embeddings": nn.Embedding(config.max_symbols, size),
-                "token_type_embeddings": nn.Embedding(2, size),
-                "LayerNorm": nn.LayerNorm(size, eps=1e-12),
-            }
-        )
-        group = nn.ModuleDict({"albert_layers": nn.ModuleList([AlbertLayer(config)])})
-        self.encoder = nn.ModuleDict(
-            {
-                "embedding_hidden_mapping_in": nn.Linear(size, config.bert_hidden),
-                "albert_layer_groups": nn.ModuleList([group]),
-            }
-        )
+        self.embeddings = AlbertEmbeddings(config)
+        self.encoder = AlbertStack(config)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        parts = self.embeddings
-        positions = torch.arange(ids.shape[1], device=ids.device)
-        x = parts["word_embeddings"](ids) + parts["position_embeddings"](positions) + parts["token_type_embeddings"].weight[0]
-        x = self.encoder["embedding_hidden_mapping_in"](parts["LayerNorm"](x))
-        attend = mask[:, None, None, :, 0] > 0
-        layer = self.encoder["albert_layer_groups"][0]["albert_layers"][0]
-        for _ in range(self.layers):
-            x = layer(x, attend)
-        return x
+        return self.encoder(self.embeddings(ids), mask[:, None, None, :, 0] > 0)
 
 
 class AdaLayerNorm(nn.Module):
@@ -139,7 +162,10 @@ class DurationEncoder(nn.Module):
         size, style = config.hidden, config.style
         layers: list[nn.Module] = []
         for _ in range(config.predictor_layers):
-            layers += [nn.LSTM(size + style, size // 2, batch_first=True, bidirectional=True), AdaLayerNorm(style, size)]
+            layers += [
+                nn.LSTM(size + style, size // 2, batch_first=True, bidirectional=True),
+                AdaLayerNorm(style, size),
+            ]
         self.lstms = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, style: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:

@@ -6,9 +6,9 @@
     piece ──► log-mel movement ──► as near as possible to the unfitted piece's (what is said, and how cleanly)
     aligned clip, when its words are known ──► generator ──► log-mel distance to the clip itself
 
-Only the convolutions of the generator's main path and its style move. All before it is computed once a piece. A clip needs
-no transcript. Afterwards the fit is judged on a sentence it was not fitted on: the words must still be those of the
-unfitted voice, and the speaker must be nearer; otherwise half of the fit is tried, and in the end none.
+Only the convolutions of the generator's main path and its style move. All before it is computed once a piece. A clip
+needs no transcript. Afterwards the fit is judged on a sentence it was not fitted on: the words must still be those of
+the unfitted voice, and the speaker must be nearer; otherwise half of the fit is tried, and in the end none.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from cosyvoice_app.engines.lite.model import OUTPUT_GAIN, LiteModel, Prosody, Re
 from cosyvoice_app.types import CancelToken, NeverCancelled, OnProgress, Progress, ignore_progress
 
 SPEAKER_RATE_HZ = 16_000
-MEL = LogMelConfig(rate_hz=24_000, n_fft=1024, window_samples=1024, hop_samples=240, bins=80, power=1, floor=1e-4, floor_mode="add")
-FINE_MEL = LogMelConfig(rate_hz=24_000, n_fft=512, window_samples=360, hop_samples=120, bins=80, power=1, floor=1e-4, floor_mode="add")
+MEL = LogMelConfig(
+    rate_hz=24_000, n_fft=1024, window_samples=1024, hop_samples=240, bins=80, power=1, floor=1e-4, floor_mode="add"
+)
+FINE_MEL = LogMelConfig(
+    rate_hz=24_000, n_fft=512, window_samples=360, hop_samples=120, bins=80, power=1, floor=1e-4, floor_mode="add"
+)
 SPEECH_LEVEL = 0.08
 """RMS of speaking time that clip and piece are brought to before they are compared."""
 
@@ -44,7 +48,7 @@ class FitConfig:
 
     steps: int
     pieces: int
-    piece_frames: int = 80
+    piece_frames: int = 60
     weight_rate: float = 5e-5
     style_rate: float = 1e-2
     speaker: float = 1.0
@@ -91,8 +95,8 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`fitted` is None when the fit was thrown away; `scale` is the part of it that was kept. `scores` are of the sentence
-    kept apart: speaker similarity and agreement of words, unfitted and at each scale tried."""
+    """`fitted` is None when the fit was thrown away; `scale` is the part of it that was kept. `scores` are of the
+    sentence kept apart: speaker similarity and agreement of words, unfitted and at each scale tried."""
 
     fitted: Resonance | None
     scores: dict[str, float]
@@ -157,8 +161,9 @@ def fit(
     progress: OnProgress = ignore_progress,
     cancel: CancelToken | None = None,
 ) -> Fit:
-    """Fit the generator to `target`. `style` [128] is the base voice's acoustic half; `sentences` are unspoken text with
-    prosody at the clip's pitch, `kept_apart` one more that only judges. Raises Cancelled; nothing outlives a cancelled fit.
+    """Fit the generator to `target`. `style` [128] is the base voice's acoustic half; `sentences` are unspoken text
+    with prosody at the clip's pitch, `kept_apart` one more that only judges. Raises Cancelled; nothing outlives a
+    cancelled fit.
     """
     cancel = cancel or NeverCancelled()
     weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in moving(model).items()}
@@ -176,8 +181,11 @@ def fit(
         piece = pieces[step % config.pieces]
         optimiser.zero_grad(set_to_none=True)
         wave = _render(model, piece, own, weights)
-        loss = _copy_loss(model, target, wave, piece, config) if piece.is_copy else _piece_loss(
-            model, target, wave, piece, config)
+        loss = (
+            _copy_loss(model, target, wave, piece, config)
+            if piece.is_copy
+            else _piece_loss(model, target, wave, piece, config)
+        )
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         progress(Progress("fitting", (step + 1) / config.steps, f"{step + 1}/{config.steps}"))
@@ -209,7 +217,9 @@ def _prepare(
 
 def _render(model: LiteModel, piece: _Piece, style: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
     wave: Tensor = functional_call(
-        _MainPath(model), {f"generator.{n}": w for n, w in weights.items()}, (piece.features, style[None], piece.excitations)
+        _MainPath(model),
+        {f"generator.{n}": w for n, w in weights.items()},
+        (piece.features, style[None], piece.excitations),
     )
     return wave[0] * OUTPUT_GAIN
 
@@ -240,7 +250,9 @@ def _piece_loss(model: LiteModel, target: Target, wave: Tensor, piece: _Piece, c
 
 
 def _movement(mel: Tensor) -> Tensor:
-    """A log-mel spectrogram [frames, bins] less each band's mean: what changes in time, not how the voice is coloured."""
+    """A log-mel spectrogram [frames, bins] less each band's mean: what changes in time, not how the voice is
+    coloured.
+    """
     return mel - mel.mean(0)
 
 
@@ -256,7 +268,7 @@ def _copy_loss(model: LiteModel, target: Target, wave: Tensor, piece: _Piece, co
     return config.copy * distance + config.copy_speaker * _speaker_loss(model, target, wave)
 
 
-KEEP_WORDS = 0.80
+KEEP_WORDS = 0.90
 """Least agreement of a fitted sentence with the unfitted one (see `_agreement`)."""
 
 

@@ -9,14 +9,17 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from cosyvoice_app.engines.lite.adapt import FAST, FULL, Fit, FitConfig, Target, fit, make_target, to_rate
+from cosyvoice_app.engines.lite.adapt import FAST, FULL, Copy, Fit, FitConfig, Target, fit, make_target, to_rate
+from cosyvoice_app.engines.lite.align import align
 from cosyvoice_app.engines.lite.model import LiteModel, Prosody
 from cosyvoice_app.engines.lite.prosody import Shape
-from cosyvoice_app.engines.lite.speak import encode_batch, shape_row, split_symbols
+from cosyvoice_app.engines.lite.speak import LONGEST_SYMBOLS, encode_batch, shape_row, split_symbols
 from cosyvoice_app.engines.lite.speaker import SpeakerStats, measure
 from cosyvoice_app.engines.lite.styles import StockVoice
 from cosyvoice_app.engines.lite.voice import LiteVoice, Measures, VoiceStore
+from cosyvoice_app.errors import TextError
 from cosyvoice_app.text.frontend import prepare
 from cosyvoice_app.types import CancelToken, OnProgress, Progress, PromptClip, Refine, Voice
 
@@ -54,7 +57,9 @@ class LiteSpeakerEncoder:
     def encode(
         self, clip: PromptClip, *, transcript: str, refine: Refine, progress: OnProgress, cancel: CancelToken
     ) -> Voice:
-        """Raises Cancelled between steps of a fit. A fit that fails its own judgement leaves the unfitted voice, and says so."""
+        """Raises Cancelled between steps of a fit. A fit that fails its own judgement leaves the unfitted voice, and
+        says so.
+        """
         key = self.voice_key(clip, transcript=transcript, refine=refine)
         voice = self._store.load(key) if refine != "off" else None
         if voice is None:
@@ -77,19 +82,67 @@ class LiteSpeakerEncoder:
         voice = LiteVoice(model.styles.style(stock.name).to(model.device), measures)
         if refine == "off":
             return voice
-        config = FULL if refine == "full" else FAST
-        made = self._fit(voice, target, config, progress, cancel)
+        copy, said = self._copy(samples, clip.rate_hz, transcript, voice)
+        voice = replace(voice, measures=said)
+        cancel.check()
+        made = self._fit(voice, target, FULL if refine == "full" else FAST, copy, progress, cancel)
         return _with_fit(voice, made, refine)
 
     def _fit(
-        self, voice: LiteVoice, target: Target, config: FitConfig, progress: OnProgress, cancel: CancelToken
+        self,
+        voice: LiteVoice,
+        target: Target,
+        config: FitConfig,
+        copy: Copy | None,
+        progress: OnProgress,
+        cancel: CancelToken,
     ) -> Fit:
         with torch.no_grad():
             spoken = self._rehearse(voice)
         half = self._model.config.style
         return fit(
-            self._model, target, voice.style[:half], spoken[:-1], spoken[-1], config, progress=progress, cancel=cancel
+            self._model,
+            target,
+            voice.style[:half],
+            spoken[:-1],
+            spoken[-1],
+            config,
+            copy=copy,
+            progress=progress,
+            cancel=cancel,
         )
+
+    def _copy(self, samples: Tensor, rate_hz: int, transcript: str, voice: LiteVoice) -> tuple[Copy | None, Measures]:
+        """The clip aligned to its words, when they were given and fit it; and the measures with what to say of it."""
+        measures = voice.measures
+        if not transcript.strip():
+            return None, measures
+        model = self._model
+        try:
+            segments = prepare(transcript, max_chars=None).segments
+            symbols = " ".join(model.g2p(segment).symbols for segment in segments)
+        except TextError as error:
+            return None, _warned(measures, f"The clip's words can't be read ({error.message}) and were not used.")
+        if len(symbols) > LONGEST_SYMBOLS:
+            return None, _warned(
+                measures,
+                f"The clip's words are too long to align ({len(symbols)} sounds; at most "
+                f"{LONGEST_SYMBOLS}) and were not used.",
+            )
+        at24 = to_rate(samples, rate_hz, model.config.rate_hz)
+        found = align(
+            at24, symbols, net=model.acoustic, decoder=model.decoder, style=voice.style[None], vocab=model.vocabulary
+        )
+        if not found.good:
+            return None, _warned(
+                measures,
+                "The given words do not match what is heard in the clip "
+                f"(match {found.score:.2f}), so they were not used. Correct them for a closer voice.",
+            )
+        note = f"The clip's words were found in it (match {found.score:.2f}) and used."
+        size = len(found.text) * model.config.frame_hop_samples
+        copy = Copy(Prosody(found.text, found.f0, found.energy), (at24 * found.gain)[:size])
+        return copy, replace(measures, notes=(*measures.notes, note))
 
     def _rehearse(self, voice: LiteVoice) -> list[Prosody]:
         """The fit's sentences with this voice's prosody, the one that only judges last."""
@@ -122,12 +175,20 @@ def _measures(stock: StockVoice, stats: SpeakerStats) -> Measures:
     )
 
 
+def _warned(measures: Measures, warning: str) -> Measures:
+    return replace(measures, warnings=(*measures.warnings, warning))
+
+
 def _with_fit(voice: LiteVoice, made: Fit, refine: Refine) -> LiteVoice:
     scores = {name: round(value, 4) for name, value in made.scores.items()}
     if made.fitted is None:
-        warning = "The voice could not be fitted to this clip without hurting the words; the nearest stock voice is used."
-        return replace(voice, measures=replace(voice.measures, warnings=(warning,), scores=scores))
+        warning = (
+            "The voice could not be fitted to this clip without hurting the words; the nearest stock voice is used."
+        )
+        return replace(voice, measures=replace(_warned(voice.measures, warning), scores=scores))
     near = made.scores[f"speaker_{made.scale:g}"]
-    note = f"Fitted to the clip ({refine}): speaker similarity {made.scores['speaker_off']:.2f} before, {near:.2f} after."
+    note = (
+        f"Fitted to the clip ({refine}): speaker similarity {made.scores['speaker_off']:.2f} before, {near:.2f} after."
+    )
     measures = replace(voice.measures, refined=refine, notes=(*voice.measures.notes, note), scores=scores)
     return LiteVoice(voice.style, measures, made.fitted)

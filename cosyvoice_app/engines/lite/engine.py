@@ -31,10 +31,14 @@ class LiteEngine:
         self.precision = precision
         self.model_hash = model.model_hash
         self.capabilities = Capabilities(
-            languages=("zh", "en"), streaming=True,
+            languages=("zh", "en"),
+            streaming=True,
             instruct=("speed", "pitch", "range", "loudness", "emotion"),
-            needs_transcript=False, rate_hz=model.config.rate_hz, max_prompt_s=15.0,
-            refine=("off", "fast", "full"), trim_silence=True,
+            needs_transcript=False,
+            rate_hz=model.config.rate_hz,
+            max_prompt_s=15.0,
+            refine=("off", "fast", "full"),
+            trim_silence=True,
         )
         self.speaker_encoder = LiteSpeakerEncoder(model, store)
         self.style_encoder = LiteStyleEncoder()
@@ -46,7 +50,8 @@ class LiteEngine:
         """Fetch and convert what is missing, then load. Raises AssetError, DeviceError or ConfigError."""
         if settings.precision not in PRECISIONS:
             raise ConfigError(
-                f"The lite engine has no {settings.precision} mode; allowed: {', '.join(PRECISIONS)}.", param="precision"
+                f"The lite engine has no {settings.precision} mode; allowed: {', '.join(PRECISIONS)}.",
+                param="precision",
             )
         chosen = choose(settings.device, settings.precision)
         dtype = PRECISIONS[settings.precision]
@@ -61,8 +66,10 @@ class LiteEngine:
 
         model = self._model
         return {
-            "speaker_encoder": where(model.speaker), "style_encoder": "cpu",
-            "acoustic_model": where(model.acoustic), "vocoder": where(model.decoder),
+            "speaker_encoder": where(model.speaker),
+            "style_encoder": "cpu",
+            "acoustic_model": where(model.acoustic),
+            "vocoder": where(model.decoder),
         }
 
     def memory(self) -> dict[str, int]:
@@ -70,8 +77,8 @@ class LiteEngine:
 
     def warm_up(self) -> None:
         """Speak two short sentences, so that lexicons are read and kernels chosen before the first request."""
-        from cosyvoice_app.engines.lite.speak import encode_batch, shape_row
         from cosyvoice_app.engines.lite.prosody import Shape
+        from cosyvoice_app.engines.lite.speak import encode_batch, shape_row
         from cosyvoice_app.text.frontend import prepare
 
         model, half = self._model, self._model.config.style
@@ -83,8 +90,10 @@ class LiteEngine:
                 prosody = shape_row(model, encoded, 0, style[half:], Shape())
                 wave = model.decode(prosody, style[:half], model.noise(prosody.frames, 1))
                 if not bool(torch.isfinite(wave).all()):
-                    raise ConfigError(f"{self.precision} on {self.device} gives no usable audio; use --precision fp32.",
-                                      param="precision")
+                    raise ConfigError(
+                        f"{self.precision} on {self.device} gives no usable audio; use --precision fp32.",
+                        param="precision",
+                    )
         rate = model.config.rate_hz
         model.speaker.embed(torch.from_numpy(np.sin(np.arange(rate, dtype=np.float32) * 0.05))[None].to(model.device))
 

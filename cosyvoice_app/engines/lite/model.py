@@ -1,7 +1,7 @@
 """The lite engine's networks, loaded once, and the plain act of speaking symbols with them. No state of a request.
 
-A voice fitted to a clip is a set of generator tensors that differ from the released ones; they are handed to the decoder for
-the length of a call (`torch.func.functional_call`), never written into it.
+A voice fitted to a clip is a set of generator tensors that differ from the released ones; they are handed to the
+decoder for the length of a call (`torch.func.functional_call`), never written into it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cosyvoice_app.types import OnProgress, ignore_progress
 PAD = 0
 GENERATOR = "generator"
 OUTPUT_GAIN = 1.5
-"""The decoder speaks 3.5 dB below the level the release is heard at: its published graph leaves the inverse STFT's window
-sum (1.5) in."""
+"""The decoder speaks 3.5 dB below the level the release is heard at: its published graph leaves the inverse STFT's
+window sum (1.5) in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class Prosody:
 
 @dataclass(frozen=True, slots=True)
 class Resonance:
-    """What a fit moves: the style [128] of the generator's main path, and generator tensors in place of the released ones."""
+    """What a fit moves: the style [128] of the generator's main path, and generator tensors in place of the released
+    ones.
+    """
 
     style: Tensor
     weights: Mapping[str, Tensor]
@@ -95,7 +97,15 @@ class LiteModel:
         acoustic.to(dtype)
         g2p = LiteG2P(G2PPaths(found["misaki-us-gold"], found["misaki-us-silver"], found["g2p-en"]))
         return LiteModel(
-            config, acoustic, decoder, speaker, StyleTable.load(), g2p, _vocabulary(found["kokoro-vocab"]), device, dtype,
+            config,
+            acoustic,
+            decoder,
+            speaker,
+            StyleTable.load(),
+            g2p,
+            _vocabulary(found["kokoro-vocab"]),
+            device,
+            dtype,
             _hash_of(state),
         )
 
@@ -106,11 +116,17 @@ class LiteModel:
             raise AssetError(f"The symbols {unknown} are not in the model's vocabulary; the installation is damaged.")
         return torch.tensor([PAD, *(self.vocabulary[s] for s in symbols), PAD], device=self.device)
 
-    def decode(
-        self, prosody: Prosody, style: Tensor, noise: Tensor, fitted: Resonance | None = None
-    ) -> Tensor:
-        """One row -> samples [600 T] at 24 kHz. `style` is acoustic [128]; `fitted` is what a fit made of the generator."""
-        inputs = (prosody.text[None].float(), prosody.f0[None].float(), prosody.energy[None].float(), style[None], noise[None])
+    def decode(self, prosody: Prosody, style: Tensor, noise: Tensor, fitted: Resonance | None = None) -> Tensor:
+        """One row -> samples [600 T] at 24 kHz. `style` is acoustic [128]; `fitted` is what a fit made of the
+        generator.
+        """
+        inputs = (
+            prosody.text[None].float(),
+            prosody.f0[None].float(),
+            prosody.energy[None].float(),
+            style[None],
+            noise[None],
+        )
         if fitted is None:
             wave: Tensor = self.decoder(*inputs)
         else:

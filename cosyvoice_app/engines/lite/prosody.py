@@ -18,7 +18,9 @@ VOICED_ABOVE_HZ = 30.0
 F0_FLOOR_HZ, F0_CEILING_HZ = 55.0, 700.0
 
 RHYTHM_SPREAD = 0.05
-"""Standard deviation of the seed's change of a symbol's duration, in natural-log units, before smoothing over symbols."""
+"""Standard deviation of the seed's change of a symbol's duration, in natural-log units, before smoothing over
+symbols.
+"""
 RATE_SPREAD = 0.03
 MELODY_SPREAD_SEMITONES = 0.7
 MELODY_SPAN_S = 0.5

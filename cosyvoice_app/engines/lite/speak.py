@@ -1,4 +1,6 @@
-"""Segments to features to audio, and instruct intents to a style: the lite engine's acoustic model, vocoder and style encoder."""
+"""Segments to features to audio, and instruct intents to a style: the lite engine's acoustic model, vocoder and
+style encoder.
+"""
 
 from __future__ import annotations
 
@@ -46,19 +48,26 @@ class LiteStyleEncoder:
     def encode(self, intent: Intent, *, speed: float) -> Style:
         warnings = []
         if intent.dialect:
-            warnings.append(f"This engine speaks no dialect: “{intent.dialect}” was left out; the text is read in "
-                            "standard Mandarin or American English.")
+            warnings.append(
+                f"This engine speaks no dialect: “{intent.dialect}” was left out; the text is read in "
+                "standard Mandarin or American English."
+            )
         if intent.role:
             warnings.append(f"This engine plays no roles: “{intent.role}” was left out.")
         others = [u for u in intent.unmet if u not in (intent.dialect, intent.role)]
         if others:
-            warnings.append("This part of the instruction was not understood and has no effect: "
-                            + ", ".join(f"“{u}”" for u in others) + ".")
+            warnings.append(
+                "This part of the instruction was not understood and has no effect: "
+                + ", ".join(f"“{u}”" for u in others)
+                + "."
+            )
         wanted = speed * intent.speed
         allowed = float(np.clip(wanted, *SPEED_LIMITS))
         if allowed != wanted:
             warnings.append(f"Speed {wanted:.2f} was held to {allowed:.2f}, the most that stays clear.")
-        return Style(LiteStyle(allowed, intent.pitch_semitones, intent.pitch_range, intent.loudness_db), tuple(warnings))
+        return Style(
+            LiteStyle(allowed, intent.pitch_semitones, intent.pitch_range, intent.loudness_db), tuple(warnings)
+        )
 
 
 class LiteAcousticModel:
@@ -103,7 +112,9 @@ class LiteVocoder:
                 waves.append(self._model.decode(prosody, voice.style[: self._model.config.style], noise, voice.fitted))
             samples = torch.cat(waves).float().cpu().numpy()
             style: LiteStyle = row.style.payload
-            results.append(Audio(_levelled(samples, self._model.config.rate_hz, style.loudness_db), self._model.config.rate_hz))
+            results.append(
+                Audio(_levelled(samples, self._model.config.rate_hz, style.loudness_db), self._model.config.rate_hz)
+            )
         return results
 
 
@@ -132,7 +143,12 @@ def encode_batch(model: LiteModel, symbols: Sequence[str], styles: torch.Tensor)
 
 
 def shape_row(
-    model: LiteModel, encoded: Encoded, row: int, style: torch.Tensor, shape: Shape, rng: np.random.Generator | None = None
+    model: LiteModel,
+    encoded: Encoded,
+    row: int,
+    style: torch.Tensor,
+    shape: Shape,
+    rng: np.random.Generator | None = None,
 ) -> Prosody:
     """Row `row` of `encoded` with its own rate, melody and rhythm; `style` is its prosodic half [128]."""
     size = int(encoded.lengths[row])
@@ -155,7 +171,11 @@ def split_symbols(symbols: str, longest: int = LONGEST_SYMBOLS) -> list[str]:
 def _levelled(samples: np.ndarray, rate_hz: int, loudness_db: float) -> np.ndarray:
     """Speaking time at SPEECH_RMS plus `loudness_db`; scaled down whole when a peak would pass full scale."""
     size = rate_hz // 50
-    power = np.square(samples[: len(samples) // size * size].reshape(-1, size)).mean(1) if len(samples) >= size else np.zeros(0)
+    power = (
+        np.square(samples[: len(samples) // size * size].reshape(-1, size)).mean(1)
+        if len(samples) >= size
+        else np.zeros(0)
+    )
     if not len(power) or not np.isfinite(power).all() or power.max() <= 0.0:
         return samples
     level = float(np.sqrt(power[power > 0.01 * power.max()].mean()))

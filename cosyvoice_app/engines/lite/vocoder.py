@@ -211,7 +211,9 @@ class Decoder(nn.Module):
         self.asr_res = nn.Sequential(Conv1d(config.hidden, residual, 1))
         self.generator = Generator(config)
 
-    def features(self, text: Tensor, f0: Tensor, energy: Tensor, style: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def features(
+        self, text: Tensor, f0: Tensor, energy: Tensor, style: Tensor, lengths: Tensor | None = None
+    ) -> Tensor:
         """What the generator works on, [B, 2T, 512]. `lengths` [B] in frames of 40 Hz when rows differ; inputs are zero
         beyond them.
         """
@@ -228,11 +230,17 @@ class Decoder(nn.Module):
         return x
 
     def forward(
-        self, text: Tensor, f0: Tensor, energy: Tensor, style: Tensor, noise: Tensor, lengths: Tensor | None = None,
+        self,
+        text: Tensor,
+        f0: Tensor,
+        energy: Tensor,
+        style: Tensor,
+        noise: Tensor,
+        lengths: Tensor | None = None,
         resonance: Tensor | None = None,
     ) -> Tensor:
-        """`noise` [B, 600 T] standard normal. `resonance` [B, 128]: another style for the generator's main path alone, which
-        is what a fitted voice moves."""
+        """`noise` [B, 600 T] standard normal. `resonance` [B, 128]: another style for the generator's main path
+        alone, which is what a fitted voice moves."""
         x = self.features(text, f0, energy, style, lengths)
         lengths2 = None if lengths is None else lengths * 2
         excitations = self.generator.excite(style, f0, noise, lengths2)
