@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(settings: Settings) -> dict[str, Any]:
-    """JSON-ready. `ok` says whether the engine asked for could start: a usable device, and its files at hand."""
+    """JSON-ready. `ok`: the engine's name and device are usable. Missing model files are no fault: they get fetched."""
     report: dict[str, Any] = {
         "app_version": __version__, "python": platform.python_version(), "system": platform.platform(),
         "cpus": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total,
