@@ -106,7 +106,8 @@ def checkpoint(generator: torch.Generator) -> dict[str, Tensor]:
         state[f"xvector.transit{b}.linear.weight"] = draw(channels // 2, channels, 1)
         channels //= 2
     state["xvector.dense.linear.weight"] = draw(192, 2 * channels, 1)
-    return state | norm("xvector.out_nonlinear.batchnorm", 512) | norm("xvector.dense.nonlinear.batchnorm", 192, affine=False)
+    state |= norm("xvector.out_nonlinear.batchnorm", 512)
+    return state | norm("xvector.dense.nonlinear.batchnorm", 192, affine=False)
 
 
 def test_gradient_reaches_the_samples_and_is_right(small_net: CamPlusPlus) -> None:

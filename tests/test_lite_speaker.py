@@ -86,7 +86,8 @@ def test_nearest_by_speaker_then_by_pitch() -> None:
     assert table().nearest(between, 105.0)[0][0].name == "low"
     assert table().nearest(between, 190.0)[0][0].name == "high"
     within = 100.0 * 2 ** (PITCH_FREE_SEMITONES / 12 * 0.99)
-    assert dict((v.name, s) for v, s in table().nearest(between, within, count=3))["low"] == pytest.approx(math.sqrt(0.5))
+    scores = {v.name: score for v, score in table().nearest(between, within, count=3)}
+    assert scores["low"] == pytest.approx(math.sqrt(0.5))
 
 
 def test_languages_keep_only_their_voices() -> None:

@@ -83,7 +83,8 @@ def quantised_linear(**more: np.ndarray) -> Graph:
         "axes": np.array([1], np.int64),
         **more,
     }
-    node = Node("/encoder/proj/MatMul_quant", "MatMulInteger", ("x", "onnx::MatMul_1_quantized", "z", "merged_zero_point"))
+    inputs = ("x", "onnx::MatMul_1_quantized", "z", "merged_zero_point")
+    node = Node("/encoder/proj/MatMul_quant", "MatMulInteger", inputs)
     return Graph((node,), constants)
 
 
@@ -110,7 +111,9 @@ def test_one_weight_for_two_modules_is_refused_unless_a_numbered_repeat() -> Non
 
 
 def test_lstm_gates_and_directions_follow_pytorch() -> None:
-    """ONNX's own definition (gates i, o, f, c; weights [2, in, 4h] here) against torch.nn.LSTM with the converted weights."""
+    """ONNX's own definition (gates i, o, f, c; weights [2, in, 4h] here) against torch.nn.LSTM with the converted
+    weights.
+    """
     rng = np.random.default_rng(0)
     size, hidden, steps = 3, 2, 4
     q = {"W": rng.integers(-9, 9, (2, size, 4 * hidden)), "R": rng.integers(-9, 9, (2, hidden, 4 * hidden))}

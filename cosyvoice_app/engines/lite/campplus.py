@@ -1,14 +1,14 @@
 """CAM++ speaker encoder: 16 kHz samples -> 80-band Kaldi fbank -> a 192-d vector whose direction is the speaker.
 
-Architecture: "CAM++: A Fast and Efficient Network for Speaker Verification Using Context-Aware Masking", Wang et al. 2023
-(arXiv:2303.00332), sizes of 3D-Speaker's zh-en "advanced" model: a small 2-D convolutional front end that divides
-frequency by 8 and keeps the frame rate, a strided convolution that halves the frame rate, three densely connected TDNN blocks of
-12, 24 and 16 layers whose outputs are gated by a mask computed from the clip's and the segment's mean, and mean + standard
-deviation over time.
+Architecture: "CAM++: A Fast and Efficient Network for Speaker Verification Using Context-Aware Masking", Wang et al.
+2023 (arXiv:2303.00332), sizes of 3D-Speaker's zh-en "advanced" model: a small 2-D convolutional front end that divides
+frequency by 8 and keeps the frame rate, a strided convolution that halves the frame rate, three densely connected TDNN
+blocks of 12, 24 and 16 layers whose outputs are gated by a mask computed from the clip's and the segment's mean, and
+mean + standard deviation over time.
 
 The encoder sits inside an optimisation loop on a CPU, so every batch norm that follows a convolution is folded into it
-when the weights are loaded, the rest are one multiply-add, and the dense blocks work time-major ([B, T, C]), where a 1x1
-convolution is a plain matrix product. Gradients flow to the input only; weights are frozen.
+when the weights are loaded, the rest are one multiply-add, and the dense blocks work time-major ([B, T, C]), where a
+1x1 convolution is a plain matrix product. Gradients flow to the input only; weights are frozen.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ class Transit(nn.Module):
 
 
 class CamPlusPlus(nn.Module):
-    """fbank [B, T, 80], mean-subtracted -> embeddings [B, 192], not normalised. T >= 3; rows of a batch are equally long."""
+    """fbank [B, T, 80], mean-subtracted -> embeddings [B, 192], not normalised. T >= 3; rows of a batch are equally
+    long.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +194,7 @@ class SpeakerNet(nn.Module):
 
 
 def load_campplus(path: Path) -> CamPlusPlus:
-    """The encoder with the weights of `path` (see `weights.convert_campplus`), batch norms folded. Raises AssetError."""
+    """The encoder with the weights of `path` (see `weights.convert_campplus`), norms folded. Raises AssetError."""
     net = CamPlusPlus()
     assign_strict(net, fold(load_tensors(path), str(path)), str(path))
     return net

@@ -1,8 +1,8 @@
 """Read nodes and constants out of an ONNX file: just enough of the format to take weights from one.
 
-Source: onnx.proto of the ONNX project (field numbers) and the Protocol Buffers encoding guide (wire types). A reader of a
-hundred lines stands in for the `onnx` package so that users need neither it nor protobuf for a conversion done once.
-Not read: subgraphs, external data, sparse and string tensors; meeting one of these in a constant is an error.
+Source: onnx.proto of the ONNX project (field numbers) and the Protocol Buffers encoding guide (wire types). A reader
+of a hundred lines stands in for the `onnx` package so that users need neither it nor protobuf for a conversion done
+once. Not read: subgraphs, external data, sparse and string tensors; meeting one of these in a constant is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from cosyvoice_app.errors import AssetError
 Array = npt.NDArray[np.generic]
 
 # TensorProto.DataType -> dtype, for the types that quantised speech models hold.
-_DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64}
+_DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
+           11: np.float64}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 

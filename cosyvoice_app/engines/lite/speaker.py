@@ -36,7 +36,9 @@ class SpeakerStats:
 
 
 def measure(samples: FloatArray, rate_hz: int, f0_hz: FloatArray | None = None) -> SpeakerStats:
-    """Statistics of a mono clip [n]. `f0_hz` is its F0 at 80 frames a second (0 = unvoiced), tracked here when not given."""
+    """Statistics of a mono clip [n]. `f0_hz` is its F0 at 80 frames a second (0 = unvoiced), tracked here when not
+    given.
+    """
     f0 = np.asarray(track_f0(samples, rate_hz) if f0_hz is None else f0_hz, np.float64)
     level_db = _envelope_db(samples, rate_hz)
     if not len(level_db):

@@ -1,4 +1,5 @@
-"""The stock voices: 54 mean style vectors and what each sounds like, so that a clip's nearest voice is found at no cost.
+"""The stock voices: 54 mean style vectors and what each sounds like, so that a clip's nearest voice is found at no
+cost.
 
 Derived by `train/derive_styles.py` from the voice packs of Kokoro-82M v1.0 (hexgrad, Apache-2.0) and committed with the
 program. A style is 256 numbers: 0-127 acoustic, for the decoder; 128-255 prosodic, for the predictor.
@@ -26,8 +27,8 @@ PITCH_COST_PER_SEMITONE = 0.03
 
 @dataclass(frozen=True, slots=True)
 class StockVoice:
-    """`language` and `gender` as the release names them. Measured on the voice's own speech by `speaker.measure`, except
-    `symbols_per_s`: phoneme symbols a second of speaking time.
+    """`language` and `gender` as the release names them. Measured on the voice's own speech by `speaker.measure`,
+    except `symbols_per_s`: phoneme symbols a second of speaking time.
     """
 
     name: str
@@ -41,7 +42,9 @@ class StockVoice:
 
 @dataclass(frozen=True, slots=True)
 class StyleTable:
-    """Row i of `styles` [N, 256] and `speakers` [N, 192] (CAM++ unit vectors of the voice speaking) belongs to `voices[i]`."""
+    """Row i of `styles` [N, 256] and `speakers` [N, 192] (CAM++ unit vectors of the voice speaking) belongs to
+    `voices[i]`.
+    """
 
     voices: tuple[StockVoice, ...]
     styles: Tensor
@@ -77,8 +80,8 @@ class StyleTable:
                 languages: Sequence[str] | None = None) -> list[tuple[StockVoice, float]]:
         """The `count` best voices for a CAM++ unit vector [192], best first, each with its score.
 
-        Score: cosine to the voice, less a cost for each semitone between their F0 medians beyond two (0 Hz = unknown, no
-        cost). `languages` keeps only voices of these (as in `StockVoice.language`).
+        Score: cosine to the voice, less a cost for each semitone between their F0 medians beyond two (0 Hz = unknown,
+        no cost). `languages` keeps only voices of these (as in `StockVoice.language`).
         """
         cosine = self.speakers @ torch.nn.functional.normalize(speaker.detach().float().cpu(), dim=0)
         scored = []

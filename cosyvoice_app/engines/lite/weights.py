@@ -1,7 +1,9 @@
-"""Model files: what is fetched (int8 ONNX, a PyTorch state dict) into what is used (fp32 safetensors), and strict loading.
+"""Model files: what is fetched (int8 ONNX, a PyTorch state dict) into what is used (fp32 safetensors), and strict
+loading.
 
-Kokoro-82M comes as an int8 ONNX graph. It is never run: dynamic int8 is slower than fp32 on most CPUs, can't be fitted to a
-voice and has no CUDA kernels. `convert_kokoro` reads its weights back under PyTorch-style names. What that rests on:
+Kokoro-82M comes as an int8 ONNX graph. It is never run: dynamic int8 is slower than fp32 on most CPUs, can't be fitted
+to a voice and has no CUDA kernels. `convert_kokoro` reads its weights back under PyTorch-style names. What that rests
+on:
 
 - node names carry the module path: `/decoder/decoder/decode.0/conv1/Conv_quant` is `decoder.decode.0.conv1`;
 - weight norm was folded at export, so a convolution is one plain weight;
@@ -9,8 +11,8 @@ voice and has no CUDA kernels. `convert_kokoro` reads its weights back under PyT
 - ONNX LSTM gates are ordered i, o, f, c; PyTorch's are i, f, c, o;
 - the 12 ALBERT layers share one set of weights: nodes named `..._1`, `..._2` use the same constants again.
 
-Every constant of the graph is accounted for: as a weight, as part of one, or as a constant of a known kind. Anything else
-means the file has another layout, and is an AssetError, because a weight left out would only be heard, not seen.
+Every constant of the graph is accounted for: as a weight, as part of one, or as a constant of a known kind. Anything
+else means the file has another layout, and is an AssetError, because a weight left out would only be heard, not seen.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +69,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_strict(module: nn.Module, path: Path) -> None:
-    """Fill `module` from `path`. Names and shapes must be exactly the module's; else AssetError listing what differs."""
+    """Fill `module` from `path`. Names and shapes must be exactly the module's; else AssetError lists what differs."""
     assign_strict(module, load_tensors(path), str(path))
 
 
@@ -133,7 +134,7 @@ class _Converter:
             self._put(f"{key}.weight", self.constants[weight].T, weight)
 
     def _dequantised(self, key: str, name: str, zero_name: str, axis: int) -> None:
-        """`(q - zero) * scale`, per tensor or per channel along `axis`; MatMul weights are [in, out], ours [out, in]."""
+        """`(q - zero) * scale`, by tensor or by channel along `axis`; MatMul weights are [in, out], ours [out, in]."""
         if name in self.used:  # a shared ALBERT layer, met again
             if re.sub(r"_\d+$", "", key) + ".weight" != self.used[name]:
                 raise self._fault(f"{name} is used by both {self.used[name]} and {key}")
@@ -191,7 +192,9 @@ class _Converter:
 
 
 def _module_path(node_name: str) -> list[str]:
-    """`/decoder/decoder/decode.0/conv1/Conv` -> decoder, decoder, decode.0, conv1. `cnn.0/cnn.0.0` names one module twice."""
+    """`/decoder/decoder/decode.0/conv1/Conv` -> decoder, decoder, decode.0, conv1. `cnn.0/cnn.0.0` names one module
+    twice.
+    """
     path: list[str] = []
     for part in node_name.strip("/").split("/")[:-1]:
         if path and part.startswith(path[-1] + "."):
@@ -223,15 +226,15 @@ def _reorder_gates(a: Floats) -> Floats:
     return np.concatenate([i, f, c, o], axis=0)
 
 
-def _save(state: Mapping[str, Tensor], path: Path, metadata: dict[str, Any]) -> None:
+def _save(state: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
     """Write beside, then rename: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file({k: v.contiguous() for k, v in state.items()}, part, metadata={k: str(v) for k, v in metadata.items()})
+        save_file({k: v.contiguous() for k, v in state.items()}, part, metadata=metadata)
         os.replace(part, path)
-    except OSError as e:
-        raise AssetError(f"{path} can't be written: {e.strerror}. About {_size_mb(state)} MB must be free there.") from e
+    except (OSError, SafetensorError) as e:
+        raise AssetError(f"{path} can't be written: {e}. {_size_mb(state)} MB must be free there.") from e
     finally:
         part.unlink(missing_ok=True)
 

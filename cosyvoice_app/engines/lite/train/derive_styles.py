@@ -2,11 +2,11 @@
 
     python -m cosyvoice_app.engines.lite.train.derive_styles VOICES_DIR KOKORO CAMPPLUS VOCAB
 
-VOICES_DIR holds `*.bin` packs of Kokoro-82M v1.0 as in the npm package kokoro-js 1.2.1 (Apache-2.0): float32 [510, 256], one
-style per symbol count. They hardly vary along that axis (standard deviation 0.04 against 0.14 between voices), so each
-voice is kept as its mean. KOKORO and CAMPPLUS are the converted safetensors, VOCAB the symbol table. Every voice then
-speaks a sentence of English and one of Mandarin, on which its speaker vector and statistics are measured. Takes a few
-minutes on a CPU.
+VOICES_DIR holds `*.bin` packs of Kokoro-82M v1.0 as in the npm package kokoro-js 1.2.1 (Apache-2.0): float32 [510,
+256], one style per symbol count. They hardly vary along that axis (standard deviation 0.04 against 0.14 between
+voices), so each voice is kept as its mean. KOKORO and CAMPPLUS are the converted safetensors, VOCAB the symbol table.
+Every voice then speaks a sentence of English and one of Mandarin, on which its speaker vector and statistics are
+measured. Takes a few minutes on a CPU.
 """
 
 from __future__ import annotations
@@ -96,11 +96,13 @@ def main() -> None:
         vectors.append(torch.nn.functional.normalize(torch.stack(own).mean(0), dim=0))
         print(json.dumps(rows[-1]), "en/zh cosine", round(float(own[0] @ own[1]), 3), flush=True)
     a.out.mkdir(parents=True, exist_ok=True)
-    save_file({"styles": torch.stack(styles).half(), "speakers": torch.stack(vectors).half()}, a.out / "styles.safetensors")
+    tensors = {"styles": torch.stack(styles).half(), "speakers": torch.stack(vectors).half()}
+    save_file(tensors, a.out / "styles.safetensors")
     table = {
         "about": "Mean style vectors of the 54 voices of Kokoro-82M v1.0 by hexgrad, and measurements of their speech. "
                  "Derived by engines/lite/train/derive_styles.py.",
-        "licence": "Apache-2.0", "origin": "https://huggingface.co/hexgrad/Kokoro-82M (voices), as packed in npm kokoro-js 1.2.1",
+        "licence": "Apache-2.0",
+        "origin": "https://huggingface.co/hexgrad/Kokoro-82M (voices), as packed in npm kokoro-js 1.2.1",
         "packs_sha256": digest.hexdigest(),
         "voices": rows,
     }

@@ -2,9 +2,10 @@
 
     python -m cosyvoice_app.engines.lite.train.onnx_reference KOKORO_ONNX VOCAB OUT.npz
 
-The released file quantises activations on the fly, which alone moves F0 enough for waveforms to drift apart within a second.
-`float_graph` takes that out and keeps everything else, so that ONNX Runtime computes in float32 what the weights mean; our
-model must agree with that closely (`tests/test_lite_parity.py`). Facts about the graph that matter when comparing:
+The released file quantises activations on the fly, which alone moves F0 enough for waveforms to drift apart within a
+second. `float_graph` takes that out and keeps everything else, so that ONNX Runtime computes in float32 what the
+weights mean; our model must agree with that closely (`tests/test_lite_parity.py`). Facts about the graph that matter
+when comparing:
 
 - its harmonic source has no noise and no random phase: it is deterministic;
 - its last step divides only the first 20 samples by the window's overlap, so the rest is 1.5 times too loud (`GAIN`);
@@ -84,12 +85,13 @@ class ReferenceModel:
         feed = {"tokens": np.array([ids]), "style": style[None].astype(np.float32), "speed": np.ones(1, np.float32)}
         audio, *rest = self._session.run(None, feed)
         found = {name: np.asarray(value[0], np.float32) for name, value in zip(_OUTPUTS, rest, strict=True)}
-        return Reference(found["durations"], found["f0"][0], found["energy"][0], found["source"].T, audio.reshape(-1) / GAIN)
+        return Reference(found["durations"], found["f0"][0], found["energy"][0], found["source"].T,
+                         audio.reshape(-1) / GAIN)
 
 
 def float_graph(onnx_path: Path) -> Any:
-    """The graph (onnx.ModelProto) with activations left in float32: quantisers pass their input on with scale 1 and zero
-    point 0, integer products become float ones, biases are no longer rounded to the integer grid.
+    """The graph (onnx.ModelProto) with activations left in float32: quantisers pass their input on with scale 1 and
+    zero point 0, integer products become float ones, biases are no longer rounded to the integer grid.
     """
     import onnx
     from onnx import helper, numpy_helper
@@ -108,7 +110,8 @@ def float_graph(onnx_path: Path) -> Any:
     for node in graph.node:
         inputs, made = list(node.input), []
         if node.op_type == "DynamicQuantizeLinear":
-            made = [helper.make_node("Identity", [a], [b]) for a, b in zip((inputs[0], one, zero), node.output, strict=True)]
+            given = (inputs[0], one, zero)
+            made = [helper.make_node("Identity", [a], [b]) for a, b in zip(given, node.output, strict=True)]
         elif node.op_type in ("ConvInteger", "MatMulInteger"):
             q, z = (constants[n].astype(np.float32) for n in (inputs[1], inputs[3]))
             if node.op_type == "ConvInteger" and z.size > 1:
@@ -157,7 +160,8 @@ def main() -> None:
         found = model(symbol_ids(sentence, symbols), table.style(voice).numpy())
         kept |= {f"durations_{n}": found.durations, f"f0_{n}": found.f0, f"energy_{n}": found.energy,
                  f"loudness_{n}": loudness(found.audio)}
-    np.savez_compressed(a.out, **{k: v.astype(np.float32 if k.startswith("durations") else np.float16) for k, v in kept.items()})
+    small = {k: v if k.startswith("durations") else v.astype(np.float16) for k, v in kept.items()}
+    np.savez_compressed(a.out, **small)
 
 
 def loudness(audio: Floats) -> Floats:
