@@ -12,6 +12,7 @@ from pathlib import Path
 import av
 import httpx
 import numpy as np
+import openai
 import pytest
 import soundfile
 from web_server import Server, pcm_hash
@@ -346,3 +347,15 @@ def test_clips_that_can(api: httpx.Client, clips: Path, name: str) -> None:
 
 def test_speed_may_come_as_text(api: httpx.Client, voice: str) -> None:
     assert api.post("/v1/audio/speech", json={"input": "好。", "voice": voice, "speed": "1.25"}).status_code == 200
+
+
+def test_the_official_client(server: Server, voice: str) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    made = client.audio.speech.create(model="tts-1", voice=voice, input="早上好。", response_format="wav", speed=1.5)
+    assert made.content.startswith(b"RIFF") and int(made.response.headers["x-seed"]) >= 1
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.audio.speech.create(model="tts-1", voice=voice, input="。。。")
+    assert refused.value.param == "input"
+    with pytest.raises(openai.NotFoundError):
+        client.audio.speech.create(model="tts-1", voice="alloy", input="早上好。")
+    assert [model.id for model in client.models.list()] == ["tone"]

@@ -35,6 +35,11 @@ from cosyvoice_app.web.follow import follow
 from cosyvoice_app.web.i18n import Lang, error_heading, language_of, say
 
 MB = 1_000_000
+SAMPLES = Path(__file__).with_name("samples")
+SAMPLE_WORDS: dict[Lang, str] = {
+    "en": "And always that same pretext is offered, it looks like the thing.",
+    "zh": "所有因外部冲击导致房价泡沫破灭的经济体",
+}
 Shown = tuple[Any, Any, Any]
 
 
@@ -207,6 +212,13 @@ class Desk:
         path = Path(tempfile.mkdtemp(prefix="stretch-", dir=self.uploads)) / "clip.wav"
         path.write_bytes(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
         return str(path)
+
+    def use_sample(self, lang: Lang) -> tuple[str, str]:
+        """A clip that comes with the app, for visitors without one, and its words. See samples/ATTRIBUTION.md."""
+        prompt = load_prompt(SAMPLES / f"{lang}.flac")
+        path = Path(tempfile.mkdtemp(prefix="sample-", dir=self.uploads)) / f"sample_{lang}.wav"
+        path.write_bytes(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
+        return str(path), SAMPLE_WORDS[lang]
 
     def random_seed(self) -> str:
         """A random seed from 1 to 100000000."""

@@ -39,6 +39,8 @@ _TABLE: dict[str, tuple[str, str]] = {
     "refine_off": ("Off: answers at once", "关闭：立即出声"),
     "refine_fast": ("Fast: closer", "快速：更像"),
     "refine_full": ("Full: closest", "精细：最像"),
+    "sample_en": ("Use an English sample", "使用英文示例"),
+    "sample_zh": ("Use a Mandarin sample", "使用中文示例"),
     "use_stretch": ("Use the best stretch", "使用最佳片段"),
     "finding_low_rate": (
         "The clip's sample rate is low, so the voice will sound muffled.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,8 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                     )
                     doctor = gr.HTML(i18n("doctor_idle"), elem_id="doctor", elem_classes="vc-note")
                     stretch = gr.Button(i18n("use_stretch"), size="sm", visible=False, elem_id="stretch")
+                    with gr.Row(elem_id="samples"):
+                        samples = {lang: gr.Button(i18n(f"sample_{lang}"), size="sm") for lang in LANGS}
                     found = gr.JSON(visible=False)
                     prompt_text = gr.Textbox(
                         "",
@@ -215,6 +218,8 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
             **free,
         )
         stretch.click(desk.use_stretch, [clip, found], [clip], **quiet)
+        for lang, button in samples.items():
+            button.click(partial(desk.use_sample, lang), None, [clip, prompt_text], **quiet)
         text.change(None, [text], [count], js=_COUNT_JS % settings.max_chars, api_visibility="private")
         for button, (zh, en) in zip(chips, INSTRUCT_CHIPS, strict=True):
             js = _CHIP_JS % (json.dumps(zh), json.dumps(en))

@@ -182,6 +182,14 @@ def test_examples_fill_in_the_text(visitor: Watched) -> None:
     visitor.page.wait_for_function("document.querySelector('#text textarea').value.length > 5")
 
 
+def test_a_visitor_without_a_clip_can_use_a_sample(visitor: Watched, server: Server) -> None:
+    visitor.page.click("#samples button >> nth=1")
+    visitor.page.wait_for_selector("#doctor .vc-good")
+    assert "经济体" in visitor.page.input_value("#transcript textarea")
+    visitor.page.fill("#text textarea", "你好。")
+    assert (server.outputs / str(generated(visitor)["file"])).is_file()
+
+
 def test_it_fits_a_phone(browser: Browser, server: Server) -> None:
     visitor = Watched(browser, server.url, width=390, height=844)
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
