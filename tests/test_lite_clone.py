@@ -133,7 +133,7 @@ def test_a_fit_that_hurts_the_words_is_thrown_away(model, encoder, p0):
     generator = torch.Generator().manual_seed(0)
     wrecked = Resonance(
         style[:128],
-        {n: t + 0.5 * t.std() * torch.randn(t.shape, generator=generator) for n, t in adapt.moving(model).items()},
+        {n: t + t.std() * torch.randn(t.shape, generator=generator) for n, t in adapt.moving(model).items()},
     )
     voice = clone.LiteVoice(style, clone._measures(model.styles.voices[0], clone.measure(p0.samples, p0.rate_hz)))
     with torch.no_grad():

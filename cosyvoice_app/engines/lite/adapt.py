@@ -268,8 +268,9 @@ def _copy_loss(model: LiteModel, target: Target, wave: Tensor, piece: _Piece, co
     return config.copy * distance + config.copy_speaker * _speaker_loss(model, target, wave)
 
 
-KEEP_WORDS = 0.90
-"""Least agreement of a fitted sentence with the unfitted one (see `_agreement`)."""
+KEEP_WORDS = 0.80
+"""Least agreement of a fitted sentence with the unfitted one (see `_agreement`). Measured: good fits 0.88 to 0.93;
+weights disturbed at random 0.78 with 4 % of words misheard, 0.68 with 19 %, 0.60 with half of them."""
 
 
 def judge(model: LiteModel, target: Target, style: Tensor, fitted: Resonance, sentence: Prosody) -> Fit:
@@ -294,9 +295,11 @@ def judge(model: LiteModel, target: Target, style: Tensor, fitted: Resonance, se
 
 
 def _agreement(plain: Tensor, fitted: Tensor) -> float:
-    """How far two renderings with the same timing say the same, 0..1: mean correlation over bands of their log-mel
-    movement in time, so that a change of timbre counts for nothing.
+    """How far two renderings with the same timing say the same, -1..1: correlation of how their spectra move in speech,
+    each frame's level and each band's mean taken out, so that neither loudness nor a change of timbre counts.
     """
-    a, b = (_movement(log_mel(w[None], MEL)[0]) for w in (plain, fitted))
-    a, b = (m / m.std(0).clamp(min=1e-3) for m in (a, b))
-    return float((a * b).mean())
+    a, b = (log_mel(w[None], MEL)[0] for w in (plain, fitted))
+    loud = a.exp().sum(1)
+    speech = loud > 0.05 * loud.max()
+    a, b = (_movement(m[speech] - m[speech].mean(1, keepdim=True)) for m in (a, b))
+    return float((a * b).sum() / (a.norm() * b.norm()).clamp(min=1e-9))
