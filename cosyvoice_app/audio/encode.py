@@ -49,7 +49,7 @@ def encode(audio: Audio, fmt: str) -> bytes:
     container, encoding, rates_hz = _LIBSNDFILE[fmt]
     if rates_hz and rate_hz not in rates_hz:
         target_hz = min((r for r in rates_hz if r > rate_hz), default=rates_hz[-1])
-        samples, rate_hz = _resample(samples, rate_hz, target_hz), target_hz
+        samples, rate_hz = resample(samples, rate_hz, target_hz), target_hz
     stream = io.BytesIO()
     # Lossless formats get the very integers that wav holds; lossy ones start from the floats.
     exact = to_pcm16(samples) if encoding == "PCM_16" else np.clip(samples, -1.0, 1.0)
@@ -73,7 +73,7 @@ def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
                        16, b"data", size)
 
 
-def _resample(samples: FloatArray, rate_hz: int, to_hz: int) -> FloatArray:
+def resample(samples: FloatArray, rate_hz: int, to_hz: int) -> FloatArray:
     """Windowed-sinc interpolation of [n] from `rate_hz` to `to_hz`: 64 taps, Kaiser window, -80 dB images."""
     taps, beta = 64, 8.0
     cutoff = 0.95 * min(1.0, to_hz / rate_hz)
