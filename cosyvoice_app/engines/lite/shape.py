@@ -1,6 +1,7 @@
 """What is measured of 24 kHz audio for aligning and decoding it, at 80 frames a second: energy, F0, cepstra, silence.
 
-Frame i is centred on sample 300 i, as the decoder's frames are (measured on its own speech: energy and F0 fit best there).
+Frame i is centred on sample 300 i, as the decoder's frames are: there, energy and F0 measured on its own speech fit
+best.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ _CEPSTRA = 19
 _DELTA_REACH = 2
 _LIFTER, _SLOPE_WEIGHT = 0.8, 1.5
 _NEPERS_PER_DB = math.log(10.0) / 10.0
-_FLOOR_BELOW_LOUD_DB = 45.0
-_SILENT_BELOW_LOUD_DB = 32.0
-_SILENT_ABOVE_FLOOR_DB = 6.0
+_FLOOR_DB = (15.0, 45.0)
+_SILENT_BELOW_LOUD_DB, _SILENT_ABOVE_FLOOR_DB, _SPEECH_BELOW_LOUD_DB = 32.0, 9.0, 14.0
+_SILENCE_SMOOTHING = 5
 
 
 def log_energy(wave: Tensor) -> Floats:
     """[n] -> [n // 300]: log of the L2 norm over the mel bands' powers, the energy curve of the prosody predictor.
 
-    On the model's own speech it follows the predicted curve with correlation 0.995 and slope 0.98, shifted by a constant
-    (about -0.35, which depends a little on the voice).
+    On the model's own speech it follows the predicted curve with correlation 0.995 and slope 0.98, less a constant of
+    about 0.35 that depends a little on the voice.
     """
-    return (0.5 * torch.logsumexp(2.0 * log_mel(wave[None], _ENERGY_MEL)[0, : len(wave) // HOP_SAMPLES], -1)).double().numpy()
+    mel = log_mel(wave[None], _ENERGY_MEL)[0, : len(wave) // HOP_SAMPLES]
+    return (0.5 * torch.logsumexp(2.0 * mel, -1)).double().numpy()
 
 
 def loud(energy: Floats) -> Bools:
@@ -49,13 +51,22 @@ def loud(energy: Floats) -> Bools:
 
 def silent(energy: Floats) -> Bools:
     """Frames without speech: 32 dB under the loud level, or little above the noise where that is higher."""
-    top, floor = np.percentile(energy, 95), np.percentile(energy, 5)
-    threshold = max(top - _SILENT_BELOW_LOUD_DB * _NEPERS_PER_DB, floor + _SILENT_ABOVE_FLOOR_DB * _NEPERS_PER_DB)
-    return energy < min(threshold, top - 12.0 * _NEPERS_PER_DB)
+    reach = _SILENCE_SMOOTHING // 2
+    window = np.full(_SILENCE_SMOOTHING, 1.0 / _SILENCE_SMOOTHING)
+    smooth = np.convolve(np.pad(energy, reach, mode="edge"), window, "valid")
+    top, noise = np.percentile(smooth, 95), np.percentile(smooth, 10)
+    least = max(top - _SILENT_BELOW_LOUD_DB * _NEPERS_PER_DB, noise + _SILENT_ABOVE_FLOOR_DB * _NEPERS_PER_DB)
+    # A clip without a pause has speech at its 10th percentile.
+    return smooth < min(least, top - _SPEECH_BELOW_LOUD_DB * _NEPERS_PER_DB)
+
+
+def noise_floor_db(energy: Floats) -> float:
+    """How far under the loud level a clip's own noise lies, 15 to 45 dB: below, `cepstra` should see nothing."""
+    return float(np.clip((np.percentile(energy, 95) - np.percentile(energy, 10)) / _NEPERS_PER_DB, *_FLOOR_DB))
 
 
 def f0_curve(wave: Tensor, tracked_hz: FloatArray | None = None) -> FloatArray:
-    """F0 in Hz [n // 300] of [n], 0 unvoiced. `tracked_hz` is `track_f0`'s, whose frames are centred half a frame later."""
+    """F0 in Hz [n // 300] of [n], 0 unvoiced. `tracked_hz` is `track_f0`'s, whose frames lie half a frame later."""
     frames = len(wave) // HOP_SAMPLES
     if tracked_hz is None:
         shifted = torch.nn.functional.pad(wave, (HOP_SAMPLES // 2, 0))
@@ -66,20 +77,22 @@ def f0_curve(wave: Tensor, tracked_hz: FloatArray | None = None) -> FloatArray:
     return np.where(both, np.sqrt(early * late), late).astype(np.float32)
 
 
-def cepstra(wave: Tensor, speech: Bools) -> Floats:
-    """[n] -> [n // 300, 38]: 19 MFCCs and their slopes, zero mean over the frames marked `speech`, deviation (k + 1)^-0.8.
+def cepstra(wave: Tensor, speech: Bools, floor_db: float) -> Floats:
+    """[n] -> [n // 300, 38]: 19 MFCCs and their slopes; over the frames marked `speech`, mean 0, deviation (k +
+    1)^-0.8.
 
-    The mean and variance are what differs between voices and rooms. Higher cepstra differ more with the voice and less
-    with the sound: weighted alike, they move boundaries between two of the model's own voices by 35 ms, weighted so by
-    10. A floor 45 dB under the loud level makes all silences alike.
+    Mean and variance are what differs between voices and rooms. The higher a cepstrum, the more it tells of the voice
+    and the less of the sound: with equal weights, boundaries between two of the model's own voices are 30 ms off, with
+    these 10 to 15. A floor `floor_db` under the loud level makes all silences alike.
     """
     power = log_mel(wave[None], _CEPSTRUM_MEL)[0, : len(wave) // HOP_SAMPLES].double().exp().numpy()
     level = power.mean(axis=1)
-    power = power + np.percentile(level, 95) * 10.0 ** (-_FLOOR_BELOW_LOUD_DB / 10.0)
+    power = power + np.percentile(level, 95) * 10.0 ** (-floor_db / 10.0)
     static = np.log(power) @ _cosines(power.shape[1])
     padded = np.pad(static, ((_DELTA_REACH, _DELTA_REACH), (0, 0)), mode="edge")
     weights = np.arange(-_DELTA_REACH, _DELTA_REACH + 1)
-    slopes = sum(w * padded[_DELTA_REACH + w : len(static) + _DELTA_REACH + w] for w in weights) / float((weights**2).sum())
+    moved = [w * padded[_DELTA_REACH + w : len(static) + _DELTA_REACH + w] for w in weights]
+    slopes = np.sum(moved, axis=0) / float((weights**2).sum())
     weight = np.arange(1, _CEPSTRA + 1) ** -_LIFTER
     parts = []
     for part, scale in ((static, weight), (slopes, _SLOPE_WEIGHT * weight)):
