@@ -197,13 +197,13 @@ class ProsodyPredictor(nn.Module):
     def durations(self, encoded: Tensor, lengths: Tensor) -> Tensor:
         """[B, N, hidden + style] -> expected frames a symbol [B, N], unrounded."""
         x = run_lstm(self.lstm, encoded, lengths)
-        return torch.sigmoid(self.duration_proj["linear_layer"](x)).sum(-1)
+        return torch.sigmoid(self.duration_proj["linear_layer"](x).float()).sum(-1)
 
     def curves(self, aligned: Tensor, style: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """[B, T, hidden + style] at 40 Hz -> F0 in Hz and log energy, each [B, 2T] at 80 Hz."""
         whole = torch.full((len(aligned),), aligned.shape[1]) if lengths is None else lengths
-        mask = None if lengths is None else length_mask(lengths, aligned.shape[1])
-        mask2 = None if lengths is None else length_mask(lengths * 2, 2 * aligned.shape[1])
+        mask = None if lengths is None else length_mask(lengths, aligned.shape[1]).to(aligned.dtype)
+        mask2 = None if lengths is None else length_mask(lengths * 2, 2 * aligned.shape[1]).to(aligned.dtype)
         shared = run_lstm(self.shared, aligned, whole)
         results = []
         for blocks, project in ((self.F0, self.F0_proj), (self.N, self.N_proj)):
@@ -248,7 +248,7 @@ class AcousticNet(nn.Module):
 
     def encode(self, ids: Tensor, lengths: Tensor, prosody_style: Tensor) -> Encoded:
         """`ids` [B, N] (0 at both ends of each row), `lengths` [B], `prosody_style` [B, 128]."""
-        mask = length_mask(lengths, ids.shape[1])
+        mask = length_mask(lengths, ids.shape[1]).to(self.bert_encoder.weight.dtype)
         context = self.bert_encoder(self.bert(ids, mask))
         prosody = self.predictor.text_encoder(context, prosody_style, lengths, mask)
         frames = self.predictor.durations(prosody, lengths) * mask[..., 0]

@@ -17,6 +17,7 @@ from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import Capabilities, OnProgress, ignore_progress
 
 PRECISIONS = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
+"""Of the text side. The vocoder and the speaker encoder stay in fp32: phases and long sums need it."""
 
 
 class LiteEngine:
