@@ -11,7 +11,9 @@ from cosyvoice_app.errors import AppError
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="app.py", description="Zero-shot voice cloning: page and HTTP API on one port.")
+    parser = argparse.ArgumentParser(
+        prog="app.py", description="Zero-shot voice cloning: page and HTTP API on one port."
+    )
     settings_module.add_arguments(parser)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

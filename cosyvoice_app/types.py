@@ -33,7 +33,8 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class PromptClip:
-    """A decoded, judged clip. `sha256` is of the decoded float32 mono samples and their rate, never of the file or its name.
+    """A decoded, judged clip. `sha256` is of the decoded float32 mono samples and their rate, never of the file or
+    its name.
 
     `rms_dbfs` and `duration_s` are measured on the decoded audio. `report` is the prompt doctor's, JSON-ready.
     """
@@ -61,7 +62,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Pinyin:
-    """One Mandarin syllable spelled by the user: `[h][ào]` is initial "h", toned final "ào" (NFC). Initial may be empty."""
+    """One Mandarin syllable spelled by the user: `[h][ào]` is initial "h", toned final "ào" (NFC). Initial may be
+    empty.
+    """
 
     initial: str
     final: str
@@ -189,7 +192,9 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`fraction` in 0..1 or None when it can't be known; `stage` is a stable word (i18n key), `message` is for people."""
+    """`fraction` in 0..1 or None when it can't be known; `stage` is a stable word (i18n key), `message` is for
+    people.
+    """
 
     stage: str
     fraction: float | None = None

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from cosyvoice_app.types import Audio, CancelToken, Capabilities, Intent, OnProgress, PromptClip, Refine, Row, Style, Voice
+from cosyvoice_app.types import (
+    Audio,
+    CancelToken,
+    Capabilities,
+    Intent,
+    OnProgress,
+    PromptClip,
+    Refine,
+    Row,
+    Style,
+    Voice,
+)
 
 
 class SpeakerEncoder(Protocol):
