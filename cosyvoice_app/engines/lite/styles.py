@@ -20,15 +20,18 @@ from cosyvoice_app.errors import AssetError, BadInput
 
 DATA = Path(__file__).parent / "data"
 
-PITCH_FREE_SEMITONES = 2.0
-PITCH_COST_PER_SEMITONE = 0.03
+PITCH_FREE_SEMITONES = 1.0
+PITCH_COST_PER_SEMITONE = 0.08
 """What a semitone of pitch difference beyond the free ones costs, in cosine: shifting a voice far makes it rough."""
+GOOD_MOS = 3.4
+QUALITY_COST_PER_MOS = 0.5
+"""What a voice rougher than GOOD_MOS costs: a fit starts from its roughness and keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StockVoice:
     """`language` and `gender` as the release names them. Measured on the voice's own speech by `speaker.measure`,
-    except `symbols_per_s`: phoneme symbols a second of speaking time.
+    except `symbols_per_s`, phoneme symbols a second of speaking time, and `quality_mos`, its DNSMOS (1 to 5).
     """
 
     name: str
@@ -38,6 +41,7 @@ class StockVoice:
     f0_range_semitones: float
     syllables_per_s: float
     symbols_per_s: float
+    quality_mos: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +84,18 @@ class StyleTable:
                 languages: Sequence[str] | None = None) -> list[tuple[StockVoice, float]]:
         """The `count` best voices for a CAM++ unit vector [192], best first, each with its score.
 
-        Score: cosine to the voice, less a cost for each semitone between their F0 medians beyond two (0 Hz = unknown,
-        no cost). `languages` keeps only voices of these (as in `StockVoice.language`).
+        Score: cosine to the voice, less a cost for each semitone between their F0 medians beyond one (0 Hz = unknown,
+        no cost) and for roughness. `languages` keeps only voices of these (as in `StockVoice.language`).
         """
         cosine = self.speakers @ torch.nn.functional.normalize(speaker.detach().float().cpu(), dim=0)
         scored = []
         for voice, similarity in zip(self.voices, cosine.tolist(), strict=True):
             if languages is not None and voice.language not in languages:
                 continue
-            cost = 0.0
+            cost = QUALITY_COST_PER_MOS * max(0.0, GOOD_MOS - voice.quality_mos)
             if f0_median_hz > 0:
                 distance = abs(12.0 * torch.log2(torch.tensor(f0_median_hz / voice.f0_median_hz)).item())
-                cost = PITCH_COST_PER_SEMITONE * max(0.0, distance - PITCH_FREE_SEMITONES)
+                cost += PITCH_COST_PER_SEMITONE * max(0.0, distance - PITCH_FREE_SEMITONES)
             scored.append((voice, similarity - cost))
         if not scored:
             raise BadInput(f"No stock voice speaks any of {list(languages or [])}.", param="language")

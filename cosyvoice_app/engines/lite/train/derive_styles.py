@@ -6,7 +6,7 @@ VOICES_DIR holds `*.bin` packs of Kokoro-82M v1.0 as in the npm package kokoro-j
 256], one style per symbol count. They hardly vary along that axis (standard deviation 0.04 against 0.14 between
 voices), so each voice is kept as its mean. KOKORO and CAMPPLUS are the converted safetensors, VOCAB the symbol table.
 Every voice then speaks a sentence of English and one of Mandarin, on which its speaker vector and statistics are
-measured. Takes a few minutes on a CPU.
+measured, and rated by DNSMOS (package speechmos 0.0.1.1, needed here and nowhere else). Takes a few minutes on a CPU.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from cosyvoice_app.engines.lite.vocoder import Decoder
 from cosyvoice_app.engines.lite.weights import assign_strict, load_tensors
 
 SENTENCES = (
-    "ðə wˈɛðɚ wʌz kˈɑm, ænd ði ˈOld bˈOt dɹˈɪftᵻd slˈOli tʊwˈɔɹdz ðə vˈɪlɪʤ.",
-    "tʰa→ ʦʰʊ↗ŋlai↗ mei↗jou↓ ʦai↘ tʊ→ŋtʰjɛ→n tɤ je↘li↓ ʨjɛ↘nkwo↘ ꭧɤ↘mɤ two→ tə→ŋkwa→ŋ.",
+    "stɹˈɔŋ wˈɪndz pˈʊʃt ðə hˈɛvi klˈWdz əkɹˈɔs ɐ wˈId blˈu skˈI.",
+    "wo↓mən ɕja↘u↓ sa→ntjɛ↓n ʦai↘ tʰu↗ʂu→kwa↓n mə↗nkʰou↓ ʨjɛ↘nmjɛ↘n, ɻa↗nxou↘ i↘ʨʰi↓ ʨʰy↘ ꭧʰɨ→fa↘n.",
 )
 LANGUAGES = {"a": "en-us", "b": "en-gb", "e": "es", "f": "fr", "h": "hi", "i": "it", "j": "ja", "p": "pt-br", "z": "zh"}
 GENDERS = {"f": "female", "m": "male"}
@@ -65,6 +65,14 @@ class Speech:
         return samples
 
 
+def _quality(samples: Tensor, rate_hz: int) -> float:
+    """DNSMOS overall, 1 to 5."""
+    from speechmos import dnsmos
+
+    at16 = torchaudio.functional.resample(samples, rate_hz, 16_000)
+    return float(dnsmos.run((at16 / at16.abs().max().clamp(min=1.0)).numpy(), 16_000)["ovrl_mos"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("voices_dir", "kokoro", "campplus", "vocab"):
@@ -91,6 +99,7 @@ def main() -> None:
             "f0_range_semitones": round(float(np.mean([s.f0_range_semitones for s in voiced])), 2),
             "syllables_per_s": round(float(np.mean([s.syllables_per_s for s in stats])), 2),
             "symbols_per_s": round(sum(sounds) / sum(s.speech_s for s in stats), 2),
+            "quality_mos": round(float(np.mean([_quality(c, speech.rate_hz) for c in clips])), 2),
         })
         styles.append(style)
         vectors.append(torch.nn.functional.normalize(torch.stack(own).mean(0), dim=0))
