@@ -70,8 +70,8 @@ def test_octave_errors_do_not_move_the_median_or_the_range() -> None:
     assert faulty == pytest.approx(clean, rel=0.02)
 
 
-def voice(name: str, f0_hz: float, language: str = "en-us") -> StockVoice:
-    return StockVoice(name, language, "female", f0_hz, 5.0, 4.0, 12.0)
+def voice(name: str, f0_hz: float, language: str = "en-us", quality_mos: float = 3.5) -> StockVoice:
+    return StockVoice(name, language, "female", f0_hz, 5.0, 4.0, 12.0, quality_mos)
 
 
 def table() -> StyleTable:
@@ -88,6 +88,15 @@ def test_nearest_by_speaker_then_by_pitch() -> None:
     within = 100.0 * 2 ** (PITCH_FREE_SEMITONES / 12 * 0.99)
     scores = {v.name: score for v, score in table().nearest(between, within, count=3)}
     assert scores["low"] == pytest.approx(math.sqrt(0.5))
+
+
+def test_a_rough_voice_must_be_much_nearer() -> None:
+    rough = StyleTable((voice("rough", 100.0, quality_mos=2.6), voice("clean", 100.0)), torch.zeros(2, 256),
+                       torch.eye(2, 192))
+    nearly = torch.zeros(192)
+    nearly[0], nearly[1] = 1.2, 1.0
+    assert rough.nearest(nearly, 100.0)[0][0].name == "clean"
+    assert rough.nearest(torch.eye(192)[0], 100.0)[0][0].name == "rough"
 
 
 def test_languages_keep_only_their_voices() -> None:
