@@ -74,8 +74,8 @@ def progress(event: Queued | Working | None, lang: Lang) -> str:
         fraction = event.progress.fraction
         if event.progress.message:
             text += f" · {event.progress.message}"
-    width = "0" if fraction is None else f"{100 * min(max(fraction, 0.0), 1.0):.0f}"
-    unknown = " unknown" if fraction is None else ""
+    width = f"{100 * min(max(fraction or 0.0, 0.0), 1.0):.0f}"
+    unknown = "" if fraction else " unknown"  # a bar at 0 looks stuck, so it moves until there is progress to show
     return (
         f'<div class="vc-running"><div class="vc-note">{escape(text)}</div>'
         f'<div class="vc-bar{unknown}"><i style="width:{width}%"></i></div></div>'
@@ -106,7 +106,7 @@ def result(made: SynthesisResult, outputs: Path, lang: Lang) -> str:
             f'<div class="vc-box warn" style="margin-top:10px"><b>{escape(say(lang, "warnings"))}</b>'
             f"{bullets(made.warnings)}</div>"
         )
-    return html + bullets(made.notes)
+    return html + f'<div class="vc-note">{bullets(made.notes)}</div>'
 
 
 def failure(error: AppError, lang: Lang) -> str:
