@@ -37,7 +37,7 @@ SENTENCES = (
     "You should choose a good book and give it to your younger brother.",
 )
 """What a fit makes the voice say. Nobody hears it; it covers the sounds of both languages."""
-KEPT_APART = "Every child was given a fresh orange, two cakes and a small blue ball. 学校门口的商店今天不开门。"
+KEPT_APART = "Every child had two fresh oranges. 商店今天不开门。"
 
 SPEED_LIMITS = (0.82, 1.2)
 RANGE_LIMITS = (0.7, 1.4)
