@@ -230,13 +230,14 @@ def test_real_words_are_found_and_others_are_not() -> None:
     model = LiteModel.load(None, torch.device("cpu"), torch.float32)
     samples, rate_hz = clip_maker.read("p0_en.flac")
     assert rate_hz == RATE_HZ
+    right, half = clip_maker.P0_TEXT, clip_maker.P0_TEXT.split(",")[0] + "."
     other = "Please bring three bags of rice and a bottle of water before dinner."
     found = {}
-    for text in (clip_maker.P0_TEXT, other):
+    for text in (right, half, other):
         symbols = model.g2p(Segment(text, (Text(text, "en"),))).symbols
         found[text] = align(samples, symbols, net=model.acoustic, decoder=model.decoder,
                             style=model.styles.style("am_michael")[None], vocab=model.vocabulary)
-    assert found[clip_maker.P0_TEXT].good and found[clip_maker.P0_TEXT].score > 0.7
-    assert not found[other].good
+    assert found[right].good and not found[half].good and not found[other].good
+    assert found[right].score > max(found[half].score, found[other].score) + 0.1
     # The clip is silent for its first 0.3 s, 12 frames; a symbol is heard two frames before its own begin.
-    assert 10 <= int(found[clip_maker.P0_TEXT].frames[0]) <= 17
+    assert 10 <= int(found[right].frames[0]) <= 17
