@@ -16,7 +16,8 @@ def rng() -> torch.Generator:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "dilation", "length"), [(1, 1, 5), (3, 1, 9), (7, 3, 40), (11, 5, 64), (11, 5, 7), (5, 2, 1)]
+    ("kernel", "dilation", "length"),
+    [(1, 1, 5), (3, 1, 9), (7, 3, 40), (11, 5, 64), (11, 5, 7), (5, 2, 1), (7, 3, 120)],
 )
 def test_conv_equals_torch_forwards_and_backwards(rng, kernel, dilation, length):
     conv = Conv1d(4, 6, kernel, dilation=dilation).double()
