@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import string
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from pathlib import Path
 
+import gradio as gr
 import httpx
 import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from web_server import Server, pcm_hash, running
 
+from cosyvoice_app.errors import AssetError
+from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
-from cosyvoice_app.web import i18n
+from cosyvoice_app.web import desk as desk_module
+from cosyvoice_app.web import i18n, ui
+from cosyvoice_app.web.desk import Desk
 
 
 def client(server: Server, folder: Path) -> Client:
@@ -200,6 +208,65 @@ def test_restart_changes_the_worker(tmp_path: Path) -> None:
         assert api.get("/health").json()["state"] == "unloaded"
         page.predict(api_name="/load")
         assert api.get("/health").json()["state"] == "ready"
+
+
+# the clip's words
+
+
+def recognised(desk: Desk, clip: Path | None, typed: str, lang: str = "en") -> tuple[object, str]:
+    request = gr.Request(headers={"accept-language": lang})
+    return asyncio.run(desk.recognise_words(str(clip) if clip else None, typed, request))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(Settings(cache=tmp_path), None, tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lang", i18n.LANGS)
+def test_recognised_words_are_for_correction(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, p0_wav: Path, tmp_path: Path, lang: str
+) -> None:
+    asked = []
+
+    def hear(samples: object, rate_hz: int, *, cache: Path | None = None) -> str:
+        asked.append((len(samples) / rate_hz, cache, threading.current_thread() is threading.main_thread()))  # type: ignore[arg-type]
+        return "Good morning."
+
+    monkeypatch.setattr(desk_module, "recognise_english", hear)
+    words, remark = recognised(desk, p0_wav, "", lang)
+    assert words == "Good morning." and i18n.say(lang, "words_check") in remark  # type: ignore[arg-type]
+    assert asked == [(pytest.approx(6.0, abs=0.1), tmp_path, False)], "runs off the event loop"
+    words, remark = recognised(desk, p0_wav, "Good <morrow>.", lang)
+    assert words == "Good morning." and "Good &lt;morrow&gt;." in remark, "what was typed can still be copied"
+
+
+def test_typed_words_stay_when_none_are_heard(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, p0_wav: Path, clips: Path
+) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise AssetError("The model is missing.")
+
+    monkeypatch.setattr(desk_module, "recognise_english", fail)
+    outcomes = [(recognised(desk, p0_wav, "Mine."), "The model is missing.")]
+    monkeypatch.setattr(desk_module, "recognise_english", lambda *_, **__: None)
+    outcomes.append((recognised(desk, p0_wav, "Mine."), i18n.say("en", "words_none")))
+    outcomes.append((recognised(desk, clips / "text.wav", "Mine."), i18n.say("en", "error_invalid_prompt")))
+    outcomes.append((recognised(desk, None, "Mine."), i18n.say("en", "need_clip")))
+    for (words, remark), said in outcomes:
+        assert words == gr.skip(), "the box is left alone"
+        assert escape(said) in remark
+
+
+@pytest.mark.parametrize("obstacle", ["", "Recognising words needs a package."])
+def test_words_are_offered_only_where_they_can_be_recognised(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, obstacle: str
+) -> None:
+    asked = []
+    monkeypatch.setattr(ui, "why_not", lambda cache: asked.append(cache) or obstacle)
+    page = ui.build_page(desk.settings, desk)
+    (button,) = [block for block in page.blocks.values() if getattr(block, "elem_id", "") == "recognise"]
+    assert button.visible is (obstacle == "") and asked == [tmp_path]
 
 
 # words

@@ -16,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from cosyvoice_app.audio.encode import encode
 from cosyvoice_app.audio.prompt import examine, load_prompt
+from cosyvoice_app.audio.recognise import recognise_english
 from cosyvoice_app.errors import AppError, BadInput, EngineFailure
 from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import Done, Failed, Queued, Service, Status, Ticket, Working
@@ -219,6 +220,27 @@ class Desk:
         path = Path(tempfile.mkdtemp(prefix="sample-", dir=self.uploads)) / f"sample_{lang}.wav"
         path.write_bytes(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
         return str(path), SAMPLE_WORDS[lang]
+
+    async def recognise_words(self, clip: str | None, typed: str, request: gr.Request) -> tuple[Any, str]:
+        """The words of an English clip for its box, and a remark. Unless words were heard, the box stays as it is."""
+        lang = language(request)
+        if not clip:
+            return gr.skip(), page_parts.note(say(lang, "need_clip"))
+        try:
+            words = await asyncio.to_thread(self._heard, Path(clip))
+        except AppError as error:
+            return gr.skip(), page_parts.failure(error, lang)
+        if words is None:
+            return gr.skip(), page_parts.note(say(lang, "words_none"))
+        remark = page_parts.note(say(lang, "words_check"))
+        typed = (typed or "").strip()
+        if typed and typed != words:  # undo in the browser doesn't bring them back
+            remark += page_parts.note(say(lang, "words_before", words=typed))
+        return words, remark
+
+    def _heard(self, clip: Path) -> str | None:
+        prompt = load_prompt(clip, name_hint=clip.name, max_bytes=self._max_bytes)
+        return recognise_english(prompt.samples, prompt.rate_hz, cache=self.settings.cache)
 
     def random_seed(self) -> str:
         """A random seed from 1 to 100000000."""

@@ -31,6 +31,16 @@ _TABLE: dict[str, tuple[str, str]] = {
     "transcript": ("Words of the clip (optional)", "片段里说的话（可选）"),
     "transcript_info": ("Giving the clip's exact words brings the voice closer.", "填写片段的原文，声音会更接近本人。"),
     "transcript_placeholder": ("What is said in the clip, word for word", "逐字填写片段里说的内容"),
+    "recognise": ("Write down the words (English)", "识别原文（英语片段）"),
+    "words_check": (
+        "Check them: a wrong word brings the voice no closer.",
+        "请核对：有错字的原文不会让声音更接近本人。",
+    ),
+    "words_before": ("The words before: {words}", "之前填写的内容：{words}"),
+    "words_none": (
+        "No English was heard in the clip. Type its words, or leave them out.",
+        "片段里没有听到英语。请手动填写原文，或留空。",
+    ),
     "refine": ("Fit to the voice", "声音拟合"),
     "refine_info": (
         "Done once per clip, then remembered. Full can take a minute or two without a GPU.",
@@ -122,6 +132,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "stage_voice": ("Listening to the clip", "正在分析片段"),
     "stage_measuring": ("Measuring the voice", "正在测量声音"),
     "stage_fitting": ("Fitting the voice to the clip", "正在拟合声音"),
+    "stage_judging": ("Checking the fitted voice", "正在检查拟合结果"),
     "stage_speaking": ("Speaking", "正在合成"),
     "stage_loading": ("Loading the engine", "正在加载引擎"),
     "stage_asset": ("Fetching model files", "正在获取模型文件"),

@@ -12,6 +12,7 @@ import gradio as gr
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
+from cosyvoice_app.audio.recognise import why_not
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import Service
@@ -111,6 +112,10 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                         max_lines=5,
                         elem_id="transcript",
                     )
+                    recognise = gr.Button(
+                        i18n("recognise"), size="sm", visible=not why_not(settings.cache), elem_id="recognise"
+                    )
+                    words_note = gr.HTML(elem_id="words-note")
                     refine = gr.Radio(
                         ["off", "fast", "full"],
                         value=settings.refine,
@@ -218,6 +223,16 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
             **free,
         )
         stretch.click(desk.use_stretch, [clip, found], [clip], **quiet)
+        recognise.click(
+            desk.recognise_words,
+            [clip, prompt_text],
+            [prompt_text, words_note],
+            trigger_mode="once",
+            concurrency_limit=1,  # one clip at a time is all the recogniser does
+            show_progress_on=[words_note],
+            api_visibility="private",
+        )
+        clip.change(None, None, [words_note], js="() => ''", api_visibility="private")
         for lang, button in samples.items():
             button.click(partial(desk.use_sample, lang), None, [clip, prompt_text], **quiet)
         text.change(None, [text], [count], js=_COUNT_JS % settings.max_chars, api_visibility="private")
