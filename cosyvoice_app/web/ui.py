@@ -229,7 +229,7 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
             [prompt_text, words_note],
             trigger_mode="once",
             concurrency_limit=1,  # one clip at a time is all the recogniser does
-            show_progress_on=[words_note],
+            show_progress_on=[prompt_text],
             api_visibility="private",
         )
         clip.change(None, None, [words_note], js="() => ''", api_visibility="private")
