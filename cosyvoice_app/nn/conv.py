@@ -5,8 +5,8 @@ padded or unfolded copy of the input is made, channels are contiguous, and the g
 inputs go to the library's channels-last kernel, which takes the same memory. Measured on two cores this is 1.4 to 2.9
 times as fast as `torch.nn.functional.conv1d` on [B, C, T]. On CUDA the library's own kernel is used.
 
-Parameters keep PyTorch's shape [out, in, kernel] and names; their memory is laid out [kernel, in, out], so that a
-tap is a contiguous matrix.
+Parameters keep PyTorch's shape [out, in, kernel] and names; their memory is laid out [out, kernel, in], which is
+the kernel's own layout and of which a tap is a matrix that no product has to copy.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def tap_major(weight: Tensor) -> Tensor:
-    """The same [out, in, kernel] tensor with memory laid out [kernel, in, out]."""
-    return weight.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+def filter_major(weight: Tensor) -> Tensor:
+    """The same [out, in, kernel] tensor with memory laid out [out, kernel, in]."""
+    return weight.permute(0, 2, 1).contiguous().permute(0, 2, 1)
 
 
 def _span(length: int, offset: int) -> tuple[slice, slice]:
@@ -79,16 +79,16 @@ class _TapConv(torch.autograd.Function):
         rows, length, _ = x.shape
         kernel, dilation = weight.shape[2], ctx.dilation
         need_x, need_w, need_b = ctx.needs_input_grad[:3]
-        grad_x = _convolve(grad, tap_major(weight.transpose(0, 1).flip(2)), None, dilation) if need_x else None
-        grad_taps = x.new_zeros(kernel, weight.shape[1], weight.shape[0]) if need_w else None
+        grad_x = _convolve(grad, filter_major(weight.transpose(0, 1).flip(2)), None, dilation) if need_x else None
+        grad_taps = x.new_zeros(weight.shape[0], kernel, weight.shape[1]) if need_w else None
         if grad_taps is not None:
             for tap in range(kernel):
                 offset = (tap - kernel // 2) * dilation
                 if abs(offset) < length:
                     to, frm = _span(length, offset)
                     for row in range(rows):
-                        grad_taps[tap].addmm_(x[row, frm].T, grad[row, to])
-        grad_weight = grad_taps.permute(2, 1, 0) if grad_taps is not None else None
+                        grad_taps[:, tap].addmm_(grad[row, to].T, x[row, frm])
+        grad_weight = grad_taps.permute(0, 2, 1) if grad_taps is not None else None
         grad_bias = grad.sum((0, 1)) if ctx.has_bias and need_b else None
         return grad_x, grad_weight, grad_bias, None
 
@@ -103,7 +103,7 @@ class Conv1d(nn.Module):
         if kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, not {kernel}")
         self.kernel, self.dilation = kernel, dilation
-        self.weight = nn.Parameter(tap_major(torch.empty(out_channels, in_channels, kernel).normal_(0.0, 0.02)))
+        self.weight = nn.Parameter(filter_major(torch.empty(out_channels, in_channels, kernel).normal_(0.0, 0.02)))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def forward(self, x: Tensor, gain: Tensor | None = None) -> Tensor:

@@ -59,7 +59,7 @@ class FitConfig:
     seed: int = 7
 
 
-FAST = FitConfig(steps=12, pieces=6)
+FAST = FitConfig(steps=14, pieces=6)
 FULL = FitConfig(steps=45, pieces=12)
 
 MOVING = ("ups.", "resblocks.", "conv_post.")
@@ -190,6 +190,7 @@ def fit(
         optimiser.step()
         progress(Progress("fitting", (step + 1) / config.steps, f"{step + 1}/{config.steps}"))
     cancel.check()
+    progress(Progress("judging"))
     return judge(model, target, style, Resonance(own.detach(), {n: w.detach() for n, w in weights.items()}), kept_apart)
 
 
