@@ -48,7 +48,7 @@ or name one: PYTHON=/path/to/python3.12 ./run.sh"
 
 make_venv() {
     local python
-    if [[ -x "$venv/bin/python" ]] && suits "$venv/bin/python"; then
+    if [[ -x "$venv/bin/python" ]] && suits "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         return
     fi
     python="$(find_python)"

@@ -139,6 +139,7 @@ class Pipeline:
 
     def _run(self, job: Job, on_progress: OnProgress, on_chunk: OnChunk | None, cancel: CancelToken) -> Spoken:
         started = time.perf_counter()
+        unspoken = self._engine.check_text(job.segments)  # before the clip costs anything
         voice, cached = self._voice(job, on_progress, cancel)
         style = self._engine.style_encoder.encode(job.intent, speed=job.speed)
         voice_s = time.perf_counter() - started
@@ -158,7 +159,7 @@ class Pipeline:
         total_s = time.perf_counter() - started
         synthesis_s = total_s - voice_s
         return Spoken(
-            audio=audio, voice_cached=cached, notes=voice.notes, warnings=self._warnings(job, voice, style),
+            audio=audio, voice_cached=cached, notes=voice.notes, warnings=self._warnings(job, unspoken, voice, style),
             timings={"voice_s": voice_s, "synthesis_s": synthesis_s, "total_s": total_s,
                      "first_audio_ms": 1000.0 * first_audio_s, "rtf": synthesis_s / audio.duration_s},
         )
@@ -189,8 +190,8 @@ class Pipeline:
         last = row.index == len(row.utterance.segments) - 1
         return audio if last else _with_pause(audio, row.segment.pause_after_ms)
 
-    def _warnings(self, job: Job, voice: Voice, style: Style) -> tuple[str, ...]:
-        warnings = [*job.warnings, *voice.warnings, *style.warnings]
+    def _warnings(self, job: Job, unspoken: tuple[str, ...], voice: Voice, style: Style) -> tuple[str, ...]:
+        warnings = [*job.warnings, *unspoken, *voice.warnings, *style.warnings]
         if self._engine.capabilities.needs_transcript and not job.transcript:
             warnings.append("This engine copies a voice more closely with the clip's words: type what is said in it.")
         return tuple(dict.fromkeys(warnings))

@@ -300,3 +300,15 @@ def test_a_call_that_makes_no_sense_is_status_two(call: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(call)
     assert end.value.code == 2
+
+
+def test_a_prompt_that_no_file_system_would_take_costs_its_row_only(tmp_path: Path, p0_wav: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(f"id,prompt,text\nbad,{'a' * 300},Hello.\ngood,{p0_wav},One line\u2028of text.\n", encoding="utf-8")
+    arguments = ["batch", str(jobs), "--out", str(tmp_path / "out"), *ENGINE]
+    assert main(arguments) == 1
+    rows = [json.loads(line) for line in (tmp_path / "out" / "manifest.jsonl").read_text("utf-8").split("\n") if line]
+    assert {r["id"]: bool(r["error"]) for r in rows} == {"bad": True, "good": False}
+    made = (tmp_path / "out" / "good.wav").stat().st_mtime_ns
+    assert main(arguments) == 1
+    assert (tmp_path / "out" / "good.wav").stat().st_mtime_ns == made, "a finished row is not made again"

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torchaudio.functional as AF
 from clips import P0_TEXT, P1_TEXT
+from safetensors import SafetensorError
 
 from cosyvoice_app import assets
 from cosyvoice_app.engines.lite import adapt, clone
@@ -19,10 +20,10 @@ from cosyvoice_app.engines.lite.clone import LiteSpeakerEncoder
 from cosyvoice_app.engines.lite.engine import LiteEngine
 from cosyvoice_app.engines.lite.model import LiteModel, Resonance
 from cosyvoice_app.engines.lite.voice import VoiceStore
-from cosyvoice_app.errors import Cancelled
+from cosyvoice_app.errors import Cancelled, TextError
 from cosyvoice_app.pipeline import Pipeline, plan
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import NeverCancelled, Progress, ignore_progress
+from cosyvoice_app.types import NeverCancelled, Progress, Row, Utterance, ignore_progress
 from cosyvoice_app.voices.cache import VoiceCache
 
 pytestmark = pytest.mark.weights
@@ -104,7 +105,7 @@ def test_a_voice_comes_back_from_disk_as_it_was(model, encoder, engine, p0, monk
     for name, tensor in first.payload.fitted.weights.items():
         kept = again.payload.fitted.weights[name]
         assert kept.stride() == tensor.stride()
-        assert torch.allclose(kept, tensor, atol=1e-5)
+        assert torch.equal(kept, tensor), "a voice sounds the same before and after a restart"
     (file,) = (tmp_path / "voices").glob("*.safetensors")
     file.write_bytes(b"broken")
     make(lambda p: stages.append(p.stage))
@@ -156,6 +157,39 @@ def test_reduced_precision_says_the_same(p0):
     a, b = (speak(e, p0, ENGLISH).audio for e in (full, half))
     assert abs(a.duration_s / b.duration_s - 1.0) < 0.1
     assert np.isfinite(b.samples).all()
+
+
+def test_what_is_not_spoken_is_said_and_costs_nothing(engine, p0):
+    told = speak(engine, p0, "Good morning. [laughter] こんにちは。 See you soon.")
+    assert any("こんにちは" in w for w in told.warnings) and any("laughter" in w for w in told.warnings)
+    with pytest.raises(TextError, match="오늘은"):
+        speak(engine, p0, "오늘은 날씨가 좋아요.", refine="fast")
+
+
+def test_a_full_disk_costs_the_kept_file_and_nothing_else(model, encoder, p0, monkeypatch, tmp_path):
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("cosyvoice_app.engines.lite.voice.save_file", full)
+    monkeypatch.setattr(clone, "FAST", dataclasses.replace(adapt.FAST, steps=1, pieces=1, piece_frames=40))
+    voice = encoder.encode(p0, transcript="", refine="fast", progress=ignore_progress, cancel=NeverCancelled())
+    assert voice.payload.style.shape == (256,)
+    assert not list((tmp_path / "voices").iterdir())
+
+
+def test_a_segment_sounds_the_same_whatever_runs_beside_it(engine, p0):
+    job = plan(p0, "One short sentence. 还有一句中文。", seed=5, max_chars=200, refine="off")
+    voice = engine.speaker_encoder.encode(
+        p0, transcript="", refine="off", progress=ignore_progress, cancel=NeverCancelled()
+    )
+    style = engine.style_encoder.encode(job.intent, speed=1.0)
+    whole = Utterance(job.segments, job.intent, 5)
+    rows = [Row(whole, i, voice, style, 100 + i) for i in range(len(job.segments))]
+    together = engine.acoustic_model.predict(rows, cancel=NeverCancelled())
+    for row, features in zip(rows, together, strict=True):
+        (alone,) = engine.acoustic_model.predict([row], cancel=NeverCancelled())
+        assert alone.seeds == features.seeds
+        assert torch.allclose(alone.passes[0].f0, features.passes[0].f0, atol=0.5)
 
 
 def test_weights_are_where_they_were_fetched():

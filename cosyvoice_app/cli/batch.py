@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import io
 import json
+import os
 import re
 import sys
 import unicodedata
@@ -98,7 +100,7 @@ def read_jobs(path: Path) -> list[Row]:
         raise BadInput(f"There is no file {path}.", param="jobs") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} can't be read as UTF-8 text: {error}.", param="jobs") from error
-    reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         _check_columns(reader.fieldnames or ())
         rows = [_row(fields, reader.line_num) for fields in reader]
@@ -184,7 +186,7 @@ class _Clips:
         if not written.strip():
             raise BadInput("The row names no prompt clip.", param="prompt")
         path = self._beside / written
-        if not path.is_file():
+        if not os.path.isfile(path):
             path = Path(written)
         clip = self._kept.pop(path, None) or read_clip(path)
         self._kept[path] = clip
@@ -203,7 +205,7 @@ class Manifest:
         self._entries: dict[str, dict[str, Any]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+            lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise AppError(f"{self.path} can't be read: {error}.") from error
         for line in lines:

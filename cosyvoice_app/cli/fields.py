@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -55,6 +56,6 @@ def read_text(raw: str) -> str:
 
 def read_clip(path: Path) -> PromptClip:
     """Raises BadInput when there is no such file, PromptError when it can't be used."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, quiet about names no file system would take
         raise BadInput(f"There is no clip at {path}.", param="prompt")
     return load_prompt(path, name_hint=path.name)

@@ -14,6 +14,7 @@ from cosyvoice_app.types import (
     PromptClip,
     Refine,
     Row,
+    Segment,
     Style,
     Voice,
 )
@@ -63,6 +64,13 @@ class Engine(Protocol):
     style_encoder: StyleEncoder
     acoustic_model: AcousticModel
     vocoder: Vocoder
+
+    def check_text(self, segments: Sequence[Segment]) -> tuple[str, ...]:
+        """Warnings that quote what this engine will not speak; asked before any work on a request.
+
+        Raises TextError for a segment that it can't speak at all.
+        """
+        ...
 
     def components(self) -> dict[str, str]:
         """Device in use per component, read from the live object: {"speaker_encoder": "cpu", ...}."""

@@ -111,4 +111,4 @@ def _load_class(path: str, settings: Settings, progress: OnProgress) -> Engine:
 
 
 _PARTS = ("name", "capabilities", "device", "device_reason", "precision", "model_hash", "speaker_encoder",
-          "style_encoder", "acoustic_model", "vocoder", "components", "memory", "warm_up", "close")
+          "style_encoder", "acoustic_model", "vocoder", "check_text", "components", "memory", "warm_up", "close")

@@ -29,6 +29,7 @@ from cosyvoice_app.types import (
     PromptClip,
     Refine,
     Row,
+    Segment,
     Style,
     Utterance,
     Voice,
@@ -175,6 +176,9 @@ class ToneEngine:
     def instructs(self) -> tuple[str, ...]:
         """The instruct texts received, oldest first."""
         return tuple(self._style.instructs)
+
+    def check_text(self, segments: Sequence[Segment]) -> tuple[str, ...]:
+        return ()
 
     def components(self) -> dict[str, str]:
         return dict.fromkeys(("speaker_encoder", "style_encoder", "acoustic_model", "vocoder"), self.device)

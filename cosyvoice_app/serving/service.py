@@ -184,6 +184,8 @@ class EngineService:
                 with self._lock:
                     deliver = self._handle(*item) if item is not None else None
                     self._watch()
+                    if self._engine.state == "failed":  # also when no process could be started to say so
+                        self._fail_waiting(self._no_engine())
                     self._dispatch()
                     self._changed.notify_all()
                 if deliver is not None:

@@ -7,6 +7,7 @@ are found again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -15,6 +16,7 @@ import shutil
 import unicodedata
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -147,7 +149,8 @@ class VoiceLibrary:
         folders = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
         for folder in folders:
             if _ID.fullmatch(folder.name) and (folder / "voice.json").is_file():
-                found.append(self.get(folder.name))
+                with contextlib.suppress(AppError):
+                    found.append(self.get(folder.name))
         return sorted(found, key=lambda voice: (voice.name.casefold(), voice.created))
 
     def _folder(self, voice_id: str) -> Path:
@@ -201,7 +204,8 @@ def _open_zip(data: bytes) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             yield archive
-    except (zipfile.BadZipFile, NotImplementedError, json.JSONDecodeError, UnicodeDecodeError, EOFError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, json.JSONDecodeError, UnicodeDecodeError, EOFError, RuntimeError,
+            zlib.error) as error:
         raise BadInput(f"The file is not a zip of saved voices, or it is damaged: {error}.", param="file") from error
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from cosyvoice_app.audio.features import LogMelConfig, log_mel
-from cosyvoice_app.engines.lite.model import OUTPUT_GAIN, LiteModel, Prosody, Resonance
+from cosyvoice_app.engines.lite.model import OUTPUT_GAIN, LiteModel, Prosody, Resonance, moving_names, rounded
 from cosyvoice_app.types import CancelToken, NeverCancelled, OnProgress, Progress, ignore_progress
 
 SPEAKER_RATE_HZ = 16_000
@@ -61,9 +61,6 @@ class FitConfig:
 
 FAST = FitConfig(steps=14, pieces=6)
 FULL = FitConfig(steps=45, pieces=12)
-
-MOVING = ("ups.", "resblocks.", "conv_post.")
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -142,11 +139,8 @@ def _colour(samples: Tensor) -> tuple[Tensor, Tensor]:
 
 def moving(model: LiteModel) -> dict[str, Tensor]:
     """The generator tensors a fit may move: convolution weights of its main path."""
-    return {
-        name: tensor
-        for name, tensor in model.decoder.generator.named_parameters()
-        if name.startswith(MOVING) and name.endswith("weight") and tensor.dim() == 3
-    }
+    parameters = dict(model.decoder.generator.named_parameters())
+    return {name: parameters[name] for name in moving_names(parameters)}
 
 
 def fit(
@@ -191,13 +185,14 @@ def fit(
         progress(Progress("fitting", (step + 1) / config.steps, f"{step + 1}/{config.steps}"))
     cancel.check()
     progress(Progress("judging"))
-    return judge(model, target, style, Resonance(own.detach(), {n: w.detach() for n, w in weights.items()}), kept_apart)
+    fitted = Resonance(own.detach(), {name: weight.detach() for name, weight in weights.items()})
+    return judge(model, target, style, fitted, kept_apart, cancel)
 
 
 def _prepare(
     model: LiteModel, sentences: Sequence[Prosody], copy: Copy | None, style: Tensor, config: FitConfig, index: int
 ) -> _Piece:
-    """Piece `index`: every second one of the aligned clip when there is one, the others of the sentences in turn."""
+    """Piece `index`: every second one of the aligned clip when there is one, the others of the sentences."""
     is_copy = copy is not None and index % 2 == 1
     whole = copy.prosody if copy is not None and is_copy else sentences[index % len(sentences)]
     size = min(config.piece_frames, whole.frames)
@@ -275,7 +270,14 @@ KEEP_WORDS = 0.80
 weights disturbed at random 0.78 with 4 % of words misheard, 0.68 with 19 %, 0.60 with half of them."""
 
 
-def judge(model: LiteModel, target: Target, style: Tensor, fitted: Resonance, sentence: Prosody) -> Fit:
+def judge(
+    model: LiteModel,
+    target: Target,
+    style: Tensor,
+    fitted: Resonance,
+    sentence: Prosody,
+    cancel: CancelToken | None = None,
+) -> Fit:
     """The whole fit, half of it, a quarter, or none: the most that keeps the words and brings the speaker nearer."""
     sentence = sentence.cut(0, min(JUDGED_FRAMES, sentence.frames))
     noise = model.noise(sentence.frames, 1)
@@ -285,10 +287,12 @@ def judge(model: LiteModel, target: Target, style: Tensor, fitted: Resonance, se
         scores = {"speaker_off": base}
         released = moving(model)
         for scale in (1.0, 0.5, 0.25):
+            (cancel or NeverCancelled()).check()
             part = Resonance(
                 torch.lerp(style, fitted.style, scale),
                 {name: torch.lerp(released[name], tensor, scale) for name, tensor in fitted.weights.items()},
             )
+            part = rounded(part, released)
             wave = model.decode(sentence, style, noise, part)
             near, same = float(1.0 - _speaker_loss(model, target, wave)), _agreement(plain, wave)
             scores[f"speaker_{scale:g}"], scores[f"words_{scale:g}"] = near, same

@@ -39,6 +39,8 @@ SENTENCES = (
 """What a fit makes the voice say. Nobody hears it; it covers the sounds of both languages."""
 KEPT_APART = "Every child had two fresh oranges. 商店今天不开门。"
 
+WHISPERED = "No voiced speech was found in the clip (a whisper?); the result speaks at the pitch of the base voice {}."
+
 SPEED_LIMITS = (0.82, 1.2)
 RANGE_LIMITS = (0.7, 1.4)
 
@@ -51,7 +53,9 @@ class LiteSpeakerEncoder:
         self._store = store
 
     def voice_key(self, clip: PromptClip, *, transcript: str, refine: Refine) -> str:
-        parts = (clip.sha256, transcript.strip(), self._model.model_hash, refine, str(RECIPE))
+        model = self._model
+        made_by = (model.model_hash, model.device.type, str(model.dtype), refine, str(RECIPE))
+        parts = (clip.sha256, transcript.strip(), *made_by)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def encode(
@@ -77,6 +81,7 @@ class LiteSpeakerEncoder:
         cancel.check()
         samples = torch.from_numpy(np.ascontiguousarray(clip.samples)).to(model.device)
         target = make_target(model, samples, clip.rate_hz)
+        cancel.check()
         stock, _ = model.styles.nearest(target.speaker, stats.f0_median_hz)[0]
         measures = _measures(stock, stats)
         voice = LiteVoice(model.styles.style(stock.name).to(model.device), measures)
@@ -171,7 +176,8 @@ def _measures(stock: StockVoice, stats: SpeakerStats) -> Measures:
         f0_range=round(float(np.clip(span, *RANGE_LIMITS)), 3),
         speed=round(float(np.clip(rate, *SPEED_LIMITS)), 3),
         refined="off",
-        notes=(f"Base voice {stock.name}, pitch {stats.f0_median_hz:.0f} Hz.",),
+        notes=(f"Base voice {stock.name}, pitch {stats.f0_median_hz:.0f} Hz.",) if stats.f0_median_hz > 0 else (),
+        warnings=() if stats.f0_median_hz > 0 else (WHISPERED.format(stock.name),),
     )
 
 

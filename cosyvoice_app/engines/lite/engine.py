@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -14,7 +16,7 @@ from cosyvoice_app.engines.lite.voice import VoiceStore
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import Capabilities, OnProgress, ignore_progress
+from cosyvoice_app.types import Capabilities, OnProgress, Segment, ignore_progress
 
 PRECISIONS = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 """Of the text side. The vocoder and the speaker encoder stay in fp32: phases and long sums need it."""
@@ -56,10 +58,18 @@ class LiteEngine:
             )
         chosen = choose(settings.device, settings.precision)
         dtype = PRECISIONS[settings.precision]
+        if chosen.is_cuda:  # the same seed must give the same audio, and fp32 must be fp32
+            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.allow_tf32 = False
         model = LiteModel.load(settings.cache, torch.device(chosen.name), dtype, progress)
         store = VoiceStore(assets.cache_dir(settings.cache) / "voices-lite", model.decoder.generator)
         precision = "bf16" if dtype == torch.bfloat16 else "fp32"
         return cls(model, store, device_reason=chosen.reason, precision=precision)
+
+    def check_text(self, segments: Sequence[Segment]) -> tuple[str, ...]:
+        """Warnings that quote what this engine will not speak. Raises TextError for a segment it can't speak at all."""
+        warnings = [warning for segment in segments for warning in self._model.g2p(segment).warnings]
+        return tuple(dict.fromkeys(warnings))
 
     def components(self) -> dict[str, str]:
         def where(net: torch.nn.Module) -> str:

@@ -1,7 +1,8 @@
 """The lite engine's networks, loaded once, and the plain act of speaking symbols with them. No state of a request.
 
 A voice fitted to a clip is a set of generator tensors that differ from the released ones; they are handed to the
-decoder for the length of a call (`torch.func.functional_call`), never written into it.
+decoder for the length of a call (`torch.func.functional_call`), which puts the released ones back: one call at a
+time on a model.
 """
 
 from __future__ import annotations
@@ -160,3 +161,34 @@ def _hash_of(state: Mapping[str, Tensor]) -> str:
         digest.update(f"{name}{tuple(state[name].shape)}".encode())
         digest.update(flat[:: max(1, len(flat) // 64)].contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def moving_names(generator: Mapping[str, Tensor]) -> list[str]:
+    """Of the generator's tensors, those that a fit may move: convolution weights of its main path."""
+    main_path = ("ups.", "resblocks.", "conv_post.")
+    return [n for n, t in generator.items() if n.startswith(main_path) and n.endswith("weight") and t.dim() == 3]
+
+
+def deltas_of(fitted: Resonance, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Half-precision differences from the released tensors: what is kept of a fit."""
+    return {name: (tensor - released[name]).half() for name, tensor in fitted.weights.items()}
+
+
+def rounded(fitted: Resonance, released: Mapping[str, Tensor]) -> Resonance:
+    """The fit as it will come back from disk, so that a voice sounds the same before and after a restart.
+
+    Adding a difference rounds, and taking it again can round it once more the other way; repeated until it stays.
+    """
+    for _ in range(4):
+        deltas = deltas_of(fitted, released)
+        again = Resonance(fitted.style, {name: add_delta(released[name], delta) for name, delta in deltas.items()})
+        if all(torch.equal(again.weights[name], tensor) for name, tensor in fitted.weights.items()):
+            break
+        fitted = again
+    return fitted
+
+
+def add_delta(released: Tensor, delta: Tensor) -> Tensor:
+    """A new tensor with the released one's memory layout, so that convolutions find their taps contiguous."""
+    out = torch.empty_like(released, memory_format=torch.preserve_format)
+    return torch.add(released, delta.to(released), out=out)

@@ -47,7 +47,8 @@ class Shape:
 def plan_frames(expected: Tensor, speed: float, rng: np.random.Generator | None = None) -> Tensor:
     """Expected frames a symbol [N] -> whole frames [N], each at least 1. With `rng`, the seed's own rhythm.
 
-    Rounding carries its remainder on to the next symbol, so that the length is kept to within a frame at any speed.
+    Rounding carries its remainder on to the next symbol, so that the length is kept; a symbol
+    keeps its one frame, though, so that speech of many short symbols comes out some per cent longer at high speed.
     """
     wanted = expected.double().cpu().numpy() / speed
     if rng is not None:

@@ -79,14 +79,14 @@ class LiteAcousticModel:
         """Passes of all rows are encoded together; each is shaped by its own voice, style and seed."""
         spoken = [split_symbols(self._model.g2p(row.segment).symbols) for row in rows]
         cancel.check()
-        owners = [row for row, parts in zip(rows, spoken, strict=True) for _ in parts]
+        owners = [(row, place) for row, parts in zip(rows, spoken, strict=True) for place in range(len(parts))]
         symbols = [part for parts in spoken for part in parts]
-        styles = torch.stack([voice_of(row).style[self._model.config.style :] for row in owners])
+        styles = torch.stack([voice_of(row).style[self._model.config.style :] for row, _ in owners])
         encoded = encode_batch(self._model, symbols, styles)
         shaped = []
-        for i, row in enumerate(owners):
+        for i, (row, place) in enumerate(owners):
             cancel.check()
-            rng = np.random.default_rng([row.seed, i])
+            rng = np.random.default_rng([row.seed, place])
             shaped.append((shape_row(self._model, encoded, i, styles[i], shape_of(row), rng), int(rng.integers(2**31))))
         results, at = [], 0
         for parts in spoken:

@@ -14,12 +14,11 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cosyvoice_app.engines.lite.model import Resonance
+from cosyvoice_app.engines.lite.model import Resonance, add_delta, deltas_of, moving_names
 from cosyvoice_app.engines.lite.vocoder import Generator
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class VoiceStore:
             return None
         try:
             voice = self._read(path)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             log.warning("the fitted voice %s can't be read and is made again: %s", path, error)
             return None
         with contextlib.suppress(OSError):  # a read-only cache still serves; only its order of use is not kept
@@ -79,17 +78,16 @@ class VoiceStore:
         tensors = {"style": voice.style.float().cpu().contiguous()}
         if voice.fitted is not None:
             tensors["resonance"] = voice.fitted.style.float().cpu().contiguous()
-            for name, tensor in voice.fitted.weights.items():
-                tensors[f"delta.{name}"] = (tensor - released[name]).half().cpu().contiguous()
+            for name, delta in deltas_of(voice.fitted, released).items():
+                tensors[f"delta.{name}"] = delta.cpu().contiguous()
         meta = {"format": str(FORMAT), "measures": json.dumps(asdict(voice.measures))}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._folder, suffix=".part")
-            os.close(handle)
-            save_file(tensors, name, metadata=meta)
-            os.replace(name, self._path(key))
+            with tempfile.TemporaryDirectory(dir=self._folder) as place:
+                save_file(tensors, Path(place) / "voice", metadata=meta)
+                os.replace(Path(place) / "voice", self._path(key))
             self._prune()
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # the library reports a full disk as its own error
             log.warning("the fitted voice could not be kept in %s: %s", self._folder, error)
 
     def _path(self, key: str) -> Path:
@@ -98,17 +96,16 @@ class VoiceStore:
     def _read(self, path: Path) -> LiteVoice:
         released = dict(self._generator.named_parameters())
         with safe_open(str(path), framework="pt") as file:
-            meta = file.metadata()
+            meta = file.metadata() or {}
             if meta.get("format") != str(FORMAT):
                 raise ValueError(f"format {meta.get('format')}, not {FORMAT}")
             fields = json.loads(meta["measures"])
             fields["notes"], fields["warnings"] = tuple(fields["notes"]), tuple(fields["warnings"])
             device = next(iter(released.values())).device
-            weights = {
-                name[6:]: add_delta(released[name[6:]], file.get_tensor(name))
-                for name in file.keys()  # noqa: SIM118 - not a dict
-                if name.startswith("delta.")
-            }
+            names = {name[6:] for name in file.keys() if name.startswith("delta.")}  # noqa: SIM118 - not a dict
+            if names and names != set(moving_names(released)):
+                raise ValueError("some of the fitted tensors are missing")
+            weights = {name: add_delta(released[name], file.get_tensor(f"delta.{name}")) for name in sorted(names)}
             fitted = Resonance(file.get_tensor("resonance").to(device), weights) if weights else None
             return LiteVoice(file.get_tensor("style").to(device), Measures(**fields), fitted)
 
@@ -116,9 +113,3 @@ class VoiceStore:
         files = sorted(self._folder.glob("*.safetensors"), key=lambda f: f.stat().st_mtime, reverse=True)
         for old in files[KEEP_ON_DISK:]:
             old.unlink(missing_ok=True)
-
-
-def add_delta(released: Tensor, delta: Tensor) -> Tensor:
-    """A new tensor with the released one's memory layout, so that convolutions find their taps contiguous."""
-    out = torch.empty_like(released, memory_format=torch.preserve_format)
-    return torch.add(released, delta.to(released), out=out)
