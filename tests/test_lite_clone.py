@@ -18,7 +18,7 @@ from cosyvoice_app import assets
 from cosyvoice_app.engines.lite import adapt, clone
 from cosyvoice_app.engines.lite.clone import LiteSpeakerEncoder
 from cosyvoice_app.engines.lite.engine import LiteEngine
-from cosyvoice_app.engines.lite.model import LiteModel, Resonance
+from cosyvoice_app.engines.lite.model import LiteModel, Prosody, Resonance
 from cosyvoice_app.engines.lite.voice import VoiceStore
 from cosyvoice_app.errors import Cancelled, TextError
 from cosyvoice_app.pipeline import Pipeline, plan
@@ -126,8 +126,8 @@ def test_a_cancelled_fit_leaves_nothing(encoder, p0, tmp_path):
     assert not (tmp_path / "voices").exists()
 
 
-def test_a_fit_that_hurts_the_words_is_thrown_away(model, encoder, p0):
-    """Large random weights wreck the speech; the judgement must see it and keep the stock voice."""
+def test_a_fit_that_hurts_the_words_is_not_kept_whole(model, encoder, p0):
+    """Large random weights wreck the speech; the judgement must see it and go back towards the stock voice."""
     style = model.styles.styles[0]
     clip = torch.from_numpy(p0.samples)
     target = adapt.make_target(model, clip, p0.rate_hz)
@@ -141,8 +141,28 @@ def test_a_fit_that_hurts_the_words_is_thrown_away(model, encoder, p0):
         sentence = encoder._rehearse(voice)[-1]
     judged = adapt.judge(model, target, style[:128], wrecked, sentence)
     assert judged.scores["words_1"] < adapt.KEEP_WORDS
-    if judged.fitted is not None:
-        assert judged.scale < 1.0 and judged.scores[f"words_{judged.scale:g}"] >= adapt.KEEP_WORDS
+    assert judged.scale < 1.0
+    note = clone._with_fit(voice, judged, "fast").measures
+    assert (
+        any("of the fit kept" in n for n in note.notes)
+        if judged.fitted
+        else any("not be fitted" in w for w in note.warnings)
+    )
+
+
+def test_pieces_alternate_between_the_clip_and_unspoken_text(model, encoder, p0):
+    """With the clip's words known, every second piece is the clip itself, cut frame for frame."""
+    hop = model.config.frame_hop_samples
+    prosody = Prosody(torch.zeros(70, model.config.hidden), torch.full((140,), 140.0), torch.zeros(140))
+    copy = adapt.Copy(prosody, torch.arange(70.0 * hop))
+    style, config = model.styles.styles[0][:128], dataclasses.replace(adapt.FAST, piece_frames=10)
+    with torch.no_grad():
+        pieces = [adapt._prepare(model, [prosody], copy, style, config, i) for i in range(4)]
+        alone = adapt._prepare(model, [prosody], None, style, config, 1)
+    assert [p.is_copy for p in pieces] == [False, True, False, True] and not alone.is_copy
+    start = int(pieces[1].reference[0])
+    assert start % hop == 0 and torch.equal(pieces[1].reference, copy.samples[start : start + 10 * hop])
+    assert pieces[0].reference.shape == pieces[1].reference.shape
 
 
 def test_wrong_words_are_noticed_and_not_used(encoder, p0):

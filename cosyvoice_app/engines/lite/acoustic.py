@@ -7,7 +7,6 @@ neighbours.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -267,7 +266,3 @@ def whole_frames(frames: Tensor, speed: float = 1.0) -> Tensor:
 def expand(features: Tensor, frames: Tensor) -> Tensor:
     """[N, C] and whole frames [N] -> [sum frames, C]."""
     return torch.repeat_interleave(features, frames, dim=0)
-
-
-def semitones(ratio: float) -> float:
-    return 12.0 * math.log2(ratio)

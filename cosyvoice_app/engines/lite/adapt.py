@@ -35,8 +35,6 @@ FINE_MEL = LogMelConfig(
 )
 SPEECH_LEVEL = 0.08
 """RMS of speaking time that clip and piece are brought to before they are compared."""
-
-
 LOWEST_BAND_HZ = 60.0
 BANDWIDTH_USED = 0.46
 """Share of the clip's rate below which its spectrum is trusted: a resampler's slope lies above."""
@@ -61,6 +59,7 @@ class FitConfig:
 
 FAST = FitConfig(steps=14, pieces=6)
 FULL = FitConfig(steps=45, pieces=12)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

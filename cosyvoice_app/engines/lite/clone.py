@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import replace
 from functools import cached_property
 
@@ -22,8 +21,6 @@ from cosyvoice_app.engines.lite.voice import LiteVoice, Measures, VoiceStore
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.text.frontend import prepare
 from cosyvoice_app.types import CancelToken, OnProgress, Progress, PromptClip, Refine, Voice
-
-log = logging.getLogger(__name__)
 
 RECIPE = 1
 """Raised whenever the same clip would give another voice, so that cached ones are made again."""
@@ -193,8 +190,10 @@ def _with_fit(voice: LiteVoice, made: Fit, refine: Refine) -> LiteVoice:
         )
         return replace(voice, measures=replace(_warned(voice.measures, warning), scores=scores))
     near = made.scores[f"speaker_{made.scale:g}"]
+    kept = "" if made.scale == 1.0 else f", {made.scale:.0%} of the fit kept so that the words stay clear"
     note = (
-        f"Fitted to the clip ({refine}): speaker similarity {made.scores['speaker_off']:.2f} before, {near:.2f} after."
+        f"Fitted to the clip ({refine}{kept}): speaker similarity {made.scores['speaker_off']:.2f} before, "
+        f"{near:.2f} after."
     )
     measures = replace(voice.measures, refined=refine, notes=(*voice.measures.notes, note), scores=scores)
     return LiteVoice(voice.style, measures, made.fitted)

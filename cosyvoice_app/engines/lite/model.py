@@ -29,7 +29,6 @@ from cosyvoice_app.errors import AssetError
 from cosyvoice_app.types import OnProgress, ignore_progress
 
 PAD = 0
-GENERATOR = "generator"
 OUTPUT_GAIN = 1.5
 """The decoder speaks 3.5 dB below the level the release is heard at: its published graph leaves the inverse STFT's
 window sum (1.5) in."""
@@ -131,7 +130,7 @@ class LiteModel:
         if fitted is None:
             wave: Tensor = self.decoder(*inputs)
         else:
-            changed = {f"{GENERATOR}.{name}": tensor for name, tensor in fitted.weights.items()}
+            changed = {f"generator.{name}": tensor for name, tensor in fitted.weights.items()}
             wave = functional_call(self.decoder, changed, inputs, {"resonance": fitted.style[None]})
         return wave[0] * OUTPUT_GAIN
 

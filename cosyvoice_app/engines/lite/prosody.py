@@ -40,8 +40,6 @@ class Shape:
     f0_median_hz: float = 0.0
     f0_range: float = 1.0
     f0_shift_semitones: float = 0.0
-    energy_shift: float = 0.0
-    """Added to the log energy (natural log)."""
 
 
 def plan_frames(expected: Tensor, speed: float, rng: np.random.Generator | None = None) -> Tensor:
