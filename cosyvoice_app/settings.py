@@ -42,8 +42,10 @@ class Settings:
 
     host: str = _option("127.0.0.1", "address to listen on", group="server")
     port: int = _option(7860, "port to listen on", group="server", low=1, high=65535)
-    max_batch: int = _option(8, "most requests run together (kept for batching; today one runs at a time)", group="server", low=1, high=256)
-    batch_wait_ms: int = _option(50, "longest wait for a batch to fill (kept for batching)", group="server", low=0, high=10_000)
+    max_batch: int = _option(8, "most requests run together (kept for batching; today one runs at a time)",
+                             group="server", low=1, high=256)
+    batch_wait_ms: int = _option(50, "longest wait for a batch to fill (kept for batching)",
+                                 group="server", low=0, high=10_000)
     max_queue: int = _option(100, "most requests waiting; further ones get 429", group="server", low=1, high=100_000)
     max_upload_mb: int = _option(25, "largest upload", group="server", low=1, high=1024)
     timeout_s: int = _option(600, "longest a request may take once it runs", group="server", low=1, high=86_400)
