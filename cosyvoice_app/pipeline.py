@@ -24,8 +24,11 @@ from cosyvoice_app.audio.level import judge, trim_silence
 from cosyvoice_app.engines.base import Engine
 from cosyvoice_app.engines.failure import translate
 from cosyvoice_app.errors import BadAudio, BadInput, Cancelled, EngineFailure, OutOfMemory
-from cosyvoice_app.text.frontend import prepare
+from cosyvoice_app.text.frontend import DEFAULT_LIMITS, prepare
 from cosyvoice_app.text.instruct import parse_instruct
+from cosyvoice_app.text.notices import unspoken
+from cosyvoice_app.text.pronunciations import NONE, Pronunciations
+from cosyvoice_app.text.transcript import prepare_transcript
 from cosyvoice_app.types import (
     SEED_MAX,
     SEED_MIN,
@@ -98,17 +101,25 @@ class Spoken:
 
 
 def plan(clip: PromptClip, text: str, *, seed: int, max_chars: int, transcript: str = "", instruct: str = "",
-         speed: float = 1.0, refine: Refine = "fast") -> Job:
-    """Prepare a request. Raises TextError for text that can't be spoken, BadInput for a seed or speed out of range."""
+         speed: float = 1.0, refine: Refine = "fast", engine: Capabilities | None = None,
+         pronunciations: Pronunciations = NONE) -> Job:
+    """Prepare a request for an engine that can do `engine` (None: unknown yet, so the default lengths are used).
+
+    Raises TextError for text that can't be spoken, BadInput for a seed or speed out of range.
+    """
     if not SEED_MIN <= seed <= SEED_MAX:
         raise BadInput(f"The seed is {seed}; allowed: {SEED_MIN} to {SEED_MAX}, or blank for a random one.",
                        param="seed")
     if not SPEED_MIN <= speed <= SPEED_MAX:
         raise BadInput(f"The speed is {speed:g}; allowed: {SPEED_MIN:g} to {SPEED_MAX:g}.", param="speed")
-    front = prepare(text, max_chars=max_chars)
+    front = prepare(text, max_chars=max_chars, limits=engine.split if engine else DEFAULT_LIMITS,
+                    pronunciations=pronunciations)
+    words = prepare_transcript(transcript, clip.report.get("speech_s", clip.duration_s), pronunciations=pronunciations)
+    missing = unspoken(front.segments, engine) if engine else ()
     return Job(
-        clip=clip, segments=tuple(front.segments), intent=parse_instruct(instruct.strip()), seed=seed,
-        transcript=transcript.strip(), speed=speed, refine=refine, warnings=(*clip.warnings, *front.warnings),
+        clip=clip, segments=front.segments, intent=parse_instruct(instruct.strip()), seed=seed,
+        transcript=words.text, speed=speed, refine=refine,
+        warnings=(*clip.warnings, *words.warnings, *front.warnings, *missing),
     )
 
 

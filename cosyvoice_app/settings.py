@@ -38,6 +38,8 @@ class Settings:
                                  "(default: the platform's cache directory)", group="engine")
     outputs: Path = _option(Path("outputs"), "where results are written", group="engine")
     max_chars: int = _option(200, "longest text accepted, in characters", group="engine", low=1, high=100_000)
+    pronunciations: Path | None = _option(None, "your own word list (default: pronunciations.toml, if there is one "
+                                          "in the working directory)", group="engine")
     threads: int = _option(0, "CPU threads for the model (0 = all cores)", group="engine", low=0, high=1024)
 
     host: str = _option("127.0.0.1", "address to listen on", group="server")
@@ -55,7 +57,7 @@ class Settings:
 
 
 def _convert(name: str, raw: str | Any, meta: Mapping[str, Any], default: Any, source: str) -> Any:
-    if name in ("model_dir", "cache", "voices"):
+    if name in ("model_dir", "cache", "voices", "pronunciations"):
         return Path(raw).expanduser() if raw else None
     if isinstance(default, Path):
         return Path(raw).expanduser()

@@ -175,17 +175,41 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitLimits:
+    """How an engine likes its segments. A stretch of text is cut only above `most`; whole sentences are joined while
+    they stay within `most` and either is shorter than `least`, or the stretch so far is shorter than `fill`.
+
+    `unit` is what is counted: "sounds", about one phoneme each, or "tokens", one for a Han character and about one
+    for each four letters, as byte-pair tokenizers cut.
+    """
+
+    most: int = 150
+    least: int = 30
+    fill: int = 0
+    unit: Literal["sounds", "tokens"] = "sounds"
+
+    def __post_init__(self) -> None:
+        if self.most < 20 or not 0 <= self.least <= self.most or not 0 <= self.fill <= self.most:
+            raise ValueError(f"{self}: need most >= 20, and least and fill from 0 to most")
+
+
+InstructKind = Literal["speed", "pitch", "range", "loudness", "emotion", "dialect", "role", "free"]
+"""What an instruct text can ask for; "free" is wording of any kind, which the model itself reads."""
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, as the page and the API show it."""
+    """What an engine can do, as the page and the API show it. `events` are names as in `Event`."""
 
     languages: tuple[str, ...]
     streaming: bool
-    instruct: tuple[str, ...]
+    instruct: tuple[InstructKind, ...]
     needs_transcript: bool
     rate_hz: int
     max_prompt_s: float
     refine: tuple[Refine, ...] = ("off",)
     events: tuple[str, ...] = ()
+    split: SplitLimits = SplitLimits()
     trim_silence: bool = False
     """True asks the pipeline to cut silence beyond 0.5 s before and 0.8 s after the speech of a segment."""
 

@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from cosyvoice_app.cli.fields import add_engine_arguments, engine_settings, read_clip, refine_of
+from cosyvoice_app.cli.fields import add_engine_arguments, engine_settings, plan_options, read_clip
 from cosyvoice_app.console import print_json
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.local import LocalEngine
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--runs is {options.runs}; allowed: 1 to {_RUNS_MAX}.", param="runs")
     settings = engine_settings(options)
     clip = read_clip(options.prompt)
-    jobs = [plan(clip, options.text, seed=seed, max_chars=settings.max_chars, refine=refine_of(settings))
-            for seed in range(1, options.runs + 2)]
+    reading = plan_options(settings)
+    jobs = [plan(clip, options.text, seed=seed, **reading) for seed in range(1, options.runs + 2)]
     with LocalEngine(settings, warm_up=True) as local:
         print(f"{local.facts.engine} on {local.facts.device} ({local.facts.precision}), {len(options.text)} characters")
         print(f"{'run':>5} {'voice s':>9} {'first ms':>9} {'total s':>9} {'audio s':>9} {'RTF':>7}")

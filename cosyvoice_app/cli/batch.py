@@ -22,12 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from cosyvoice_app.audio.encode import encode
-from cosyvoice_app.cli.fields import add_engine_arguments, engine_settings, read_clip, read_seed, read_speed, refine_of
+from cosyvoice_app.cli.fields import (
+    PlanOptions,
+    add_engine_arguments,
+    engine_settings,
+    plan_options,
+    read_clip,
+    read_seed,
+    read_speed,
+)
 from cosyvoice_app.cli.synth import write_file
 from cosyvoice_app.errors import AppError, BadInput
 from cosyvoice_app.local import LocalEngine
 from cosyvoice_app.pipeline import plan
-from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import PromptClip
 
 NAME = "batch"
@@ -72,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 when every row has its WAV, 1 when any failed."""
     settings = engine_settings(options)
+    reading = plan_options(settings)
     rows = read_jobs(options.jobs)
     manifest = Manifest(options.out)
     todo = [row for row in rows if not manifest.is_finished(row)]
@@ -82,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         clips = _Clips(options.jobs.resolve().parent)
         with LocalEngine(settings, warm_up=True) as local:
             for number, row in enumerate(todo, 1):
-                entry = _speak(row, local, clips, settings, options.out)
+                entry = _speak(row, local, clips, reading, options.out)
                 manifest.add(entry)
                 failed += entry["error"] is not None
                 said = entry["error"] or f"{entry['duration_s']:.2f} s, RTF {entry['rtf']:.2f}"
@@ -154,7 +162,7 @@ def _id_trouble(name: str) -> str:
     return "is reserved by Windows" if name.partition(".")[0].casefold() in _WINDOWS_NAMES else ""
 
 
-def _speak(row: Row, local: LocalEngine, clips: _Clips, settings: Settings, out: Path) -> dict[str, Any]:
+def _speak(row: Row, local: LocalEngine, clips: _Clips, reading: PlanOptions, out: Path) -> dict[str, Any]:
     """Make one row's WAV and its manifest line; an error of the product's own becomes part of the line."""
     entry: dict[str, Any] = {
         "id": row.id, "path": None, "seed": None, "engine": local.facts.engine, "device": local.facts.device,
@@ -163,9 +171,8 @@ def _speak(row: Row, local: LocalEngine, clips: _Clips, settings: Settings, out:
     }
     try:
         entry["seed"] = read_seed(row.seed)
-        job = plan(clips.get(row.prompt), row.text, seed=entry["seed"], max_chars=settings.max_chars,
-                   transcript=row.prompt_text, instruct=row.instruct, speed=read_speed(row.speed),
-                   refine=refine_of(settings))
+        job = plan(clips.get(row.prompt), row.text, seed=entry["seed"], transcript=row.prompt_text,
+                   instruct=row.instruct, speed=read_speed(row.speed), **reading)
         spoken = local.run(job)
         write_file(out / f"{row.id}.wav", encode(spoken.audio, "wav"))
     except AppError as error:

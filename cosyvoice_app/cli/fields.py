@@ -7,12 +7,24 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from typing import TypedDict
 
 from cosyvoice_app import settings as settings_module
 from cosyvoice_app.audio.prompt import load_prompt
+from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import SEED_MAX, SEED_MIN, PromptClip, Refine
+from cosyvoice_app.text.pronunciation_file import PronunciationFile
+from cosyvoice_app.text.pronunciations import Pronunciations
+from cosyvoice_app.types import SEED_MAX, SEED_MIN, Capabilities, PromptClip, Refine
+
+
+class PlanOptions(TypedDict):
+    max_chars: int
+    engine: Capabilities | None
+    pronunciations: Pronunciations
+    refine: Refine
+
 
 REFINES: tuple[Refine, ...] = ("off", "fast", "full")
 
@@ -23,6 +35,13 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def engine_settings(options: argparse.Namespace) -> Settings:
     return settings_module.resolve(options)
+
+
+def plan_options(settings: Settings) -> PlanOptions:
+    """What `plan` needs to know of the engine and of the user's own word list. Raises ConfigError."""
+    entries, _ = PronunciationFile(settings.pronunciations).current()
+    return {"max_chars": settings.max_chars, "engine": registry.capabilities(settings), "pronunciations": entries,
+            "refine": refine_of(settings)}
 
 
 def refine_of(settings: Settings) -> Refine:

@@ -12,11 +12,11 @@ from cosyvoice_app.audio.encode import EXTENSIONS, encode
 from cosyvoice_app.cli.fields import (
     add_engine_arguments,
     engine_settings,
+    plan_options,
     read_clip,
     read_seed,
     read_speed,
     read_text,
-    refine_of,
 )
 from cosyvoice_app.console import print_json, warn
 from cosyvoice_app.errors import AppError, BadInput
@@ -52,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
     text = read_text(options.text)
     clip, words = _voice(options, settings)
     seed = read_seed(options.seed)
-    job = plan(clip, text, seed=seed, max_chars=settings.max_chars, transcript=words, instruct=options.instruct,
-               speed=read_speed(options.speed), refine=refine_of(settings))
+    job = plan(clip, text, seed=seed, transcript=words, instruct=options.instruct, speed=read_speed(options.speed),
+               **plan_options(settings))
     # Everything that can be wrong with the call is found out before a model is loaded.
     audio_format = _format_of(options.out) if options.out is not None else ""
     store = OutputStore(settings.outputs) if options.out is None else None

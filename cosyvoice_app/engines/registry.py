@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from cosyvoice_app.engines.base import Engine
+from cosyvoice_app.engines.capabilities import KNOWN
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import OnProgress, ignore_progress
+from cosyvoice_app.types import Capabilities, OnProgress, ignore_progress
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,12 @@ def resolve_name(settings: Settings) -> tuple[str, str]:
             f"--engine is {name!r}; allowed: {', '.join(NAMES)}, or package.module:Class.", param="engine"
         )
     return name, "asked for by --engine"
+
+
+def capabilities(settings: Settings) -> Capabilities | None:
+    """What the engine that `settings` choose will be able to do, without loading it; None for an engine of the user's
+    own. Raises ConfigError as `resolve_name` does."""
+    return KNOWN.get(settings.engine) or KNOWN.get(resolve_name(settings)[0])
 
 
 def limit_threads(threads: int) -> None:

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cosyvoice_app.engines.base import AcousticModel, SpeakerEncoder, StyleEncoder, Vocoder
+from cosyvoice_app.engines.capabilities import TONE
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import (
     Audio,
     CancelToken,
-    Capabilities,
     FloatArray,
     Intent,
     OnProgress,
@@ -35,7 +35,7 @@ from cosyvoice_app.types import (
     Voice,
 )
 
-RATE_HZ = 24_000
+RATE_HZ = TONE.rate_hz
 AMPLITUDE = 0.3
 SECONDS_PER_CHARACTER = 0.05
 FADE_S = 0.01
@@ -155,10 +155,7 @@ class ToneEngine:
     precision = "fp32"
     device = "cpu"
     device_reason = "the tone engine only runs on the CPU"
-    capabilities = Capabilities(
-        languages=("en", "zh"), streaming=True, instruct=("any",), needs_transcript=False, rate_hz=RATE_HZ,
-        max_prompt_s=15.0, refine=("off", "fast", "full"),
-    )
+    capabilities = TONE
 
     def __init__(self) -> None:
         self.speaker_encoder: SpeakerEncoder = ToneSpeaker()

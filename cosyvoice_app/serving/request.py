@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from cosyvoice_app.errors import AppError
+from cosyvoice_app.text.frontend import FrontEnd
+from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.types import Audio, Capabilities, Progress, PromptClip, Refine
 
 EngineState = Literal["loading", "ready", "unloaded", "failed"]
@@ -28,6 +30,7 @@ class SynthesisRequest:
     seed_was_random: bool = False
     speed: float = 1.0
     refine: Refine = "fast"
+    pronunciations: Pronunciations = NONE
     source: Literal["page", "api", "cli"] = "api"
 
 
@@ -127,6 +130,14 @@ class Service(Protocol):
     def start(self) -> None: ...
 
     def submit(self, request: SynthesisRequest) -> Ticket: ...
+
+    def read(self, text: str, own: Pronunciations = NONE) -> tuple[FrontEnd, tuple[str, ...]]:
+        """What would be spoken, and what the engine would leave out. Raises TextError as `submit` would."""
+        ...
+
+    def capabilities(self) -> Capabilities | None:
+        """The loaded engine's, or those of the engine that is going to be loaded; None while that is unknown."""
+        ...
 
     def status(self) -> Status: ...
 

@@ -13,7 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 
+from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import AppError, Cancelled, NoEngine, TimedOut
 from cosyvoice_app.outputs import OutputStore, describe, describe_prompt
 from cosyvoice_app.pipeline import EngineFacts, Spoken, plan
@@ -45,6 +47,11 @@ from cosyvoice_app.serving.request import (
 )
 from cosyvoice_app.serving.supervisor import Limits, Supervisor
 from cosyvoice_app.settings import Settings
+from cosyvoice_app.text.frontend import DEFAULT_LIMITS, FrontEnd, prepare
+from cosyvoice_app.text.notices import unspoken
+from cosyvoice_app.text.pronunciation_file import PronunciationFile
+from cosyvoice_app.text.pronunciations import NONE, Pronunciations
+from cosyvoice_app.types import Capabilities
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +67,8 @@ class EngineService:
         self._settings = settings
         self._limits = limits or Limits()
         self._outputs = outputs or OutputStore(settings.outputs)
+        self._pronunciations = PronunciationFile(settings.pronunciations)
+        self._expected = registry.capabilities(settings)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._inbox: queue.SimpleQueue[tuple[WorkerProcess, FromWorker] | None] = queue.SimpleQueue()
@@ -86,15 +95,32 @@ class EngineService:
         self._thread.start()
 
     def submit(self, request: SynthesisRequest) -> Ticket:
+        entries, trouble = self._pronunciations.current()
         job = plan(request.clip, request.text, seed=request.seed, max_chars=self._settings.max_chars,
                    transcript=request.prompt_text, instruct=request.instruct, speed=request.speed,
-                   refine=request.refine)
+                   refine=request.refine, engine=self.capabilities(),
+                   pronunciations=request.pronunciations.over(entries))
+        job = replace(job, warnings=(*job.warnings, *trouble))
         ticket = RequestTicket(request, job, self._cancel)
         with self._lock:
             self._refuse_without_engine()
             self._queue.push(ticket, retry_after_s=self._retry_after_s())
         self._inbox.put(None)
         return ticket
+
+    def capabilities(self) -> Capabilities | None:
+        """The loaded engine's, or those of the engine that is going to be loaded; None while that is unknown."""
+        with self._lock:
+            facts = self._engine.facts
+        return facts.capabilities if facts else self._expected
+
+    def read(self, text: str, own: Pronunciations = NONE) -> tuple[FrontEnd, tuple[str, ...]]:
+        """What would be spoken, and what the engine would leave out. Raises TextError as `submit` would."""
+        entries, trouble = self._pronunciations.current()
+        engine = self.capabilities()
+        front = prepare(text, max_chars=self._settings.max_chars, limits=engine.split if engine else DEFAULT_LIMITS,
+                        pronunciations=own.over(entries))
+        return front, (*(unspoken(front.segments, engine) if engine else ()), *trouble)
 
     def status(self) -> Status:
         answer = self._ask()

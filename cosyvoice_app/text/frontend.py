@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.text import language, normalize, tags
 from cosyvoice_app.text.chars import has_han, has_speech
-from cosyvoice_app.text.split import SplitLimits, split
-from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment, Text
+from cosyvoice_app.text.cuts import has_content
+from cosyvoice_app.text.pronunciations import NONE, Pronunciations
+from cosyvoice_app.text.split import split
+from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment, SplitLimits, Text
 
 DEFAULT_LIMITS = SplitLimits()
 NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one word in English or Chinese."
@@ -26,7 +28,13 @@ class FrontEnd:
     warnings: tuple[str, ...]
 
 
-def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimits = DEFAULT_LIMITS) -> FrontEnd:
+def prepare(
+    text: str,
+    *,
+    max_chars: int | None = None,
+    limits: SplitLimits = DEFAULT_LIMITS,
+    pronunciations: Pronunciations = NONE,
+) -> FrontEnd:
     """Normalise and split `text`. `max_chars` limits what was typed, spaces at the ends not counted; None is no limit.
 
     Raises TextError when the text is longer than that, or when nothing in it can be spoken.
@@ -37,19 +45,23 @@ def prepare(text: str, *, max_chars: int | None = None, segment_chars: SplitLimi
             f"The text is {length} characters long; the limit is {max_chars}. Shorten it, or speak it in parts.",
             param="text",
         )
-    parsed = tags.parse(normalize.clean_typed(text))
-    if not any(has_speech(p) if isinstance(p, str) else isinstance(p, (Pinyin, Arpabet)) for p in parsed.parts):
+    pieces, warnings = read(text, pronunciations)
+    if not has_content(pieces):
         raise TextError(NOTHING_TO_SPEAK, param="text")
-    pieces, warnings = _pieces(parsed.parts)
-    stretches = split(pieces, segment_chars)
+    stretches = split(pieces, limits)
     texts = [_written(s.pieces) for s in stretches]
     segments = tuple(
         Segment(text + _space_between(text, after), s.pieces, s.pause_after_ms)
         for text, after, s in zip(texts, [*texts[1:], ""], stretches, strict=True)
     )
-    if not segments:
-        raise TextError(NOTHING_TO_SPEAK, param="text")
-    return FrontEnd(segments, _shortlist([*parsed.warnings, *warnings, *_idle_pauses(pieces)]))
+    return FrontEnd(segments, _shortlist([*warnings, *_idle_pauses(pieces)]))
+
+
+def read(text: str, pronunciations: Pronunciations = NONE) -> tuple[tuple[Piece, ...], tuple[str, ...]]:
+    """Typed text as pieces in order, not yet split, and what to say of it. The pieces may hold nothing to speak."""
+    parsed = tags.parse(normalize.clean_typed(text))
+    pieces, warnings = _pieces(pronunciations.apply(parsed.parts))
+    return pieces, (*parsed.warnings, *warnings)
 
 
 def _pieces(parts: tuple[tags.Raw, ...]) -> tuple[tuple[Piece, ...], list[str]]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 
 from cosyvoice_app.text import instruct_words as w
 from cosyvoice_app.text.instruct_words import DIALECTS, INSTRUCT_CHIPS, OFFICIAL
-from cosyvoice_app.types import Intent
+from cosyvoice_app.types import Capabilities, Intent
 
-__all__ = ["DIALECTS", "INSTRUCT_CHIPS", "OFFICIAL", "parse_instruct"]
+__all__ = ["DIALECTS", "INSTRUCT_CHIPS", "OFFICIAL", "Chip", "chips_for", "parse_instruct"]
 
 SPEED_RANGE = (0.6, 1.6)
 PITCH_RANGE_SEMITONES = (-4.0, 4.0)
@@ -34,6 +35,24 @@ _OTHER_ACCENT = re.compile(w.OTHER_ACCENT, re.IGNORECASE)
 _FILLER = re.compile(w.FILLER, re.IGNORECASE)
 _CLAUSES = re.compile(r"[，,。.；;！!？?\n]|但是?|\bbut\b")
 _TAKEN = "\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A wording to offer: what the button says and what it puts into the box, each as (Chinese, English)."""
+
+    label: tuple[str, str]
+    words: tuple[str, str]
+    whole: bool = False
+    """True for a sentence that stands alone; the others can be put one after another."""
+
+
+def chips_for(engine: Capabilities | None) -> tuple[Chip, ...]:
+    """An engine that reads the instruct itself gets the sentences it was tuned on, another the wordings read here."""
+    if engine is not None and "dialect" in engine.instruct:
+        pairs = zip(w.OFFICIAL_LABELS, OFFICIAL, strict=True)
+        return tuple(Chip(label, (sentence, sentence), whole=True) for label, sentence in pairs)
+    return tuple(Chip(pair, pair) for pair in INSTRUCT_CHIPS)
 
 
 def parse_instruct(text: str) -> Intent:

@@ -20,6 +20,18 @@ OFFICIAL: tuple[str, ...] = (
 )
 """The instructions that CosyVoice3 was tuned on."""
 
+DIALECTS_EN: tuple[str, ...] = words(
+    "Cantonese Dongbei Gansu Guizhou Henan Hubei Hunan Jiangxi Minnan Ningxia Shanxi Shaanxi Shandong Shanghainese "
+    "Sichuan Tianjin Yunnan"
+)
+OFFICIAL_LABELS: tuple[tuple[str, str], ...] = (
+    *zip(DIALECTS, DIALECTS_EN, strict=True),
+    ("最大声", "loudest"), ("最轻声", "softest"), ("最慢", "slowest"), ("最快", "fastest"),
+    ("很开心", "very happy"), ("很伤心", "very sad"), ("很生气", "very angry"),
+    ("小猪佩奇", "Peppa Pig"), ("机器人", "robot"),
+)
+"""(Chinese, English) short names of the official sentences, in their order."""
+
 INSTRUCT_CHIPS: tuple[tuple[str, str], ...] = (
     ("温柔一点", "gently"), ("开心地说", "cheerfully"), ("伤心地说", "sadly"), ("生气地说", "angrily"),
     ("平静地说", "calmly"), ("兴奋地说", "excitedly"), ("快一点", "faster"), ("慢一点", "slower"),

@@ -5,7 +5,9 @@ The parts are those that the CosyVoice3 tokenizer holds one token each for; a sy
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Sequence
 
 from cosyvoice_app.text.chars import words
 from cosyvoice_app.types import Pinyin
@@ -56,7 +58,8 @@ FINALS: tuple[str, ...] = (
     *(mark_tone(final, tone) for final in _ALL_TONES for tone in (1, 2, 3, 4)),
     *(mark_tone(final, tone) for final, tones in _RESTRICTED.items() for tone in tones),
 )
-_INITIAL_SET, _FINAL_SET, _TONELESS_SET = frozenset(INITIALS), frozenset(FINALS), frozenset(_TONELESS)
+_TONED_LETTERS = re.compile(r"[a-zü]*[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zü]*")
+_INITIAL_SET, _FINAL_SET = frozenset(INITIALS), frozenset(FINALS)
 
 
 def is_initial(part: str) -> bool:
@@ -65,10 +68,6 @@ def is_initial(part: str) -> bool:
 
 def is_final(part: str) -> bool:
     return part in _FINAL_SET
-
-
-def is_toneless_final(part: str) -> bool:
-    return part in _TONELESS_SET
 
 
 def from_syllable(written: str) -> Pinyin | None:
@@ -106,3 +105,24 @@ def from_syllable(written: str) -> Pinyin | None:
         return None
     toned = mark_tone(final, tone)
     return Pinyin(initial, toned) if toned in _FINAL_SET else None
+
+
+def from_brackets(names: Sequence[str], at: int) -> tuple[Pinyin | None, int]:
+    """The syllable that bracket `at` of a run of brackets begins, and how many brackets spell it: `[h][ào]`,
+    `[h][ao4]`, `[ào]`, `[hào]`, `[hao4]`.
+
+    (None, 1): it begins none. (None, 2): a pair that looks like a syllable but has no tokens, such as `[l][ǖ]`.
+    """
+    head = names[at]
+    if is_initial(head) and at + 1 < len(names):
+        final = names[at + 1]
+        if is_final(final):
+            return Pinyin(head, final), 2
+        numbered = from_syllable(final) if final[-1:].isdigit() else None
+        if numbered is not None and not numbered.initial:
+            return from_syllable(head + final), 2
+        if _TONED_LETTERS.fullmatch(final):
+            return None, 2
+    if is_final(head):
+        return Pinyin("", head), 1
+    return (from_syllable(head) if head else None), 1

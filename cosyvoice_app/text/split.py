@@ -1,5 +1,5 @@
-"""Where a text may be cut: sentences first, then clauses, then words. Never inside a tag or a word, and nothing is
-lost.
+"""From pieces to the stretches that an engine speaks in one go: whole sentences where they fit, then clauses, then
+words. Line breaks and asked-for pauses end a stretch, and every stretch has the pause that its last mark calls for.
 """
 
 from __future__ import annotations
@@ -7,27 +7,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cosyvoice_app.text.chars import has_speech, is_han
+from cosyvoice_app.text import cuts
+from cosyvoice_app.text.cuts import has_content, merge, sentences
+from cosyvoice_app.text.sizes import CAPITAL_SOUNDS, Size, size_in
 from cosyvoice_app.text.tags import MAX_PAUSE_MS
-from cosyvoice_app.types import Arpabet, Pause, Piece, Pinyin, Text
+from cosyvoice_app.types import Pause, Piece, SplitLimits, Text
 
-
-@dataclass(frozen=True, slots=True)
-class SplitLimits:
-    """Sizes in units: about one phoneme each (`units`). A stretch is cut only above `most`; one below `least` joins
-    the next.
-
-    Speech models lose quality on passes of a word or two and on very long ones.
-    """
-
-    most: int = 150
-    least: int = 30
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.most or self.most < 20:
-            raise ValueError(
-                f"SplitLimits(most={self.most}, least={self.least}): need 20 <= most and 0 <= least <= most"
-            )
+__all__ = ["Stretch", "sentences", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +26,14 @@ class Stretch:
 
 PAUSE_CLAUSE_MS, PAUSE_SENTENCE_MS, PAUSE_LINE_MS, PAUSE_PARAGRAPH_MS = 80, 200, 350, 600
 
-HAN_UNITS, CAPITAL_UNITS = 5, 4
-
-_CLOSERS = "”’」』》】）)\"'"
-_SENTENCE_END = re.compile(
-    rf"(?:[。！？!?；;]|…+|\.{{2,}}|\.(?=[\s{_CLOSERS}]|$|[\u4e00-\u9fff]))+[{_CLOSERS}]*\s*|\n+"
-)
-_CLAUSE_END = re.compile(rf"(?:[，,、：:—–～]|(?<=\s)-(?=\s))+[{_CLOSERS}]*\s*")
-_INITIAL = re.compile(r"(?:\b[A-Za-z]|\b(?:Mr|Mrs|Ms|Dr|St|Prof|Jr|Sr|vs|No|U\.S|a\.m|p\.m))$")
-
-
-def units(piece: Piece) -> int:
-    """About how many phoneme symbols a piece takes; never much below the truth."""
-    if isinstance(piece, Text):
-        return text_units(piece.text)
-    if isinstance(piece, Pinyin):
-        return HAN_UNITS + 1
-    if isinstance(piece, Arpabet):
-        return len(piece.symbols) + 2
-    return 0
-
-
-def text_units(text: str) -> int:
-    return sum(HAN_UNITS if is_han(c) else CAPITAL_UNITS if c.isupper() else 1 for c in text)
-
 
 def split(pieces: tuple[Piece, ...], limits: SplitLimits) -> list[Stretch]:
-    """Cut `pieces` into stretches of at most `limits.most` units, whole sentences where they fit. Pauses and line
-    breaks end one.
-    """
+    """Cut `pieces` into stretches within `limits`. Joined they are the whole, line breaks and pauses apart."""
+    size = size_in(limits)
     out: list[Stretch] = []
     for block, pause_ms in _blocks(pieces):
-        fitting = [part for sentence in sentences(block) for part in _fit(sentence, limits)]
-        packed = _pack(fitting, limits)
+        fitting = [part for sentence in sentences(block) for part in _fit(sentence, limits, size)]
+        packed = _pack(fitting, limits, size)
         for i, stretch in enumerate(packed):
             last = i == len(packed) - 1
             out.append(Stretch(_trim(stretch), pause_ms if last else _pause_after(stretch)))
@@ -104,7 +65,7 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
 
     def close(ms: int) -> None:
         nonlocal current
-        if _has_content(current):
+        if has_content(current):
             blocks.append((current, ms))
             current = []
         elif blocks:
@@ -113,7 +74,7 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
     asked_ms = 0
     for piece in pieces:
         if isinstance(piece, Pause):
-            if _has_content(current) or not blocks:
+            if has_content(current) or not blocks:
                 close(piece.ms)
                 asked_ms = piece.ms
             else:
@@ -130,154 +91,67 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
             elif text:
                 current.append(Text(text, piece.language))
                 asked_ms = asked_ms if text.isspace() else 0
-    if _has_content(current):
+    if has_content(current):
         blocks.append((current, 0))
     elif current and blocks:
         blocks[-1] = (blocks[-1][0] + current, blocks[-1][1])
     return blocks
 
 
-def _has_content(pieces: list[Piece]) -> bool:
-    """Anything to say? An event alone has no words to lean on, so it stays with its neighbours."""
-    return any(has_speech(p.text) if isinstance(p, Text) else isinstance(p, Pinyin | Arpabet) for p in pieces)
-
-
-def sentences(pieces: list[Piece]) -> list[list[Piece]]:
-    """`pieces` cut after every sentence, nothing lost."""
-    return _cut(pieces, _SENTENCE_END)
-
-
-def _cut(pieces: list[Piece], end: re.Pattern[str]) -> list[list[Piece]]:
-    """Cut after every match of `end` in the text of `pieces`."""
-    out: list[list[Piece]] = [[]]
-    for i, piece in enumerate(pieces):
-        if not isinstance(piece, Text):
-            out[-1].append(piece)
-            continue
-        done = 0
-        for match in end.finditer(piece.text):
-            if (
-                match[0].startswith(".")
-                and _INITIAL.search(piece.text[max(0, match.start() - 12) : match.start()])
-                and match.end() < len(piece.text)
-            ):
-                continue
-            if (
-                match[0].rstrip() == "."
-                and match.end() == len(piece.text)
-                and i + 1 < len(pieces)
-                and not match[0][-1].isspace()
-            ):
-                following = pieces[i + 1]
-                if isinstance(following, Text) and following.language == "en":
-                    continue
-            out[-1].append(Text(piece.text[done : match.end()], piece.language))
-            out.append([])
-            done = match.end()
-        if piece.text[done:]:
-            out[-1].append(Text(piece.text[done:], piece.language))
-    return _join_unspoken(out)
-
-
-def _join_unspoken(parts: list[list[Piece]]) -> list[list[Piece]]:
-    """A part without a word (a stray mark) stays with its neighbour."""
-    out: list[list[Piece]] = []
-    lead: list[Piece] = []
-    for part in parts:
-        if _has_content(part):
-            out.append(lead + part)
-            lead = []
-        elif out:
-            out[-1].extend(part)
-        else:
-            lead = lead + part
-    return out or [lead]
-
-
-def _size(pieces: list[Piece]) -> int:
-    return sum(units(p) for p in pieces)
-
-
-def _fit(sentence: list[Piece], limits: SplitLimits) -> list[list[Piece]]:
-    """One sentence as parts of at most `most` units: cut at clause marks, else between words."""
-    if _size(sentence) <= limits.most:
+def _fit(sentence: list[Piece], limits: SplitLimits, size: Size) -> list[list[Piece]]:
+    """One sentence as parts of at most `most`: cut at clause marks, else between words, joined to even lengths."""
+    if size(sentence) <= limits.most:
         return [sentence]
-    parts = [atom for clause in _cut(sentence, _CLAUSE_END) for atom in _words_fit(clause, limits)]
-    return _balance(parts, limits)
+    parts = [part for clause in cuts.clauses(sentence) for part in _words_fit(clause, limits, size)]
+    return _even(parts, limits, size)
 
 
-def _words_fit(clause: list[Piece], limits: SplitLimits) -> list[list[Piece]]:
-    if _size(clause) <= limits.most:
+def _words_fit(clause: list[Piece], limits: SplitLimits, size: Size) -> list[list[Piece]]:
+    if size(clause) <= limits.most:
         return [clause]
-    atoms: list[Piece] = []
-    for piece in clause:
-        if isinstance(piece, Text):
-            atoms.extend(Text(atom, piece.language) for atom in _atoms(piece.text, limits.most))
-        else:
-            atoms.append(piece)
-    count = -(-_size(clause) // limits.most)
-    target = -(-_size(clause) // count)
+    atoms: list[list[Piece]] = []
+    for word in cuts.words(clause):
+        if size(word) <= limits.most:
+            atoms.append(word)
+            continue
+        for part in cuts.words(word, keep_quotes=False):
+            fits = size(part) <= limits.most
+            atoms.extend([part] if fits else cuts.letters(part, max(1, limits.most // CAPITAL_SOUNDS)))
+    return _even(atoms, limits, size)
+
+
+def _even(parts: list[list[Piece]], limits: SplitLimits, size: Size) -> list[list[Piece]]:
+    """Join neighbours into stretches of about equal size, none above `most` unless a part alone is."""
+    total = sum(map(size, parts))
+    target = total / max(1, -(-total // limits.most))
     out: list[list[Piece]] = [[]]
-    for atom in atoms:
-        if out[-1] and (_size(out[-1]) >= target or _size(out[-1]) + units(atom) > limits.most):
-            out.append([])
-        out[-1].append(atom)
-    return [_merge(part) for part in out]
-
-
-def _atoms(text: str, most: int) -> list[str]:
-    """Words with the space or mark after them; a word longer than `most` units is cut, for it can't be spoken in one
-    go.
-    """
-    out = []
-    for word in re.findall(
-        r"[\u3400-\u9fff\U00020000-\U000323af][^\w\s]*\s*|[^\s\u3400-\u9fff\U00020000-\U000323af]+\s*|\s+", text
-    ):
-        step = max(1, most // CAPITAL_UNITS)
-        out.extend([word] if text_units(word) <= most else [word[i : i + step] for i in range(0, len(word), step)])
-    return out
-
-
-def _merge(pieces: list[Piece]) -> list[Piece]:
-    """Neighbouring texts of one language as one."""
-    out: list[Piece] = []
-    for piece in pieces:
-        last = out[-1] if out else None
-        if isinstance(piece, Text) and isinstance(last, Text) and last.language == piece.language:
-            out[-1] = Text(last.text + piece.text, piece.language)
-        else:
-            out.append(piece)
-    return out
-
-
-def _balance(parts: list[list[Piece]], limits: SplitLimits) -> list[list[Piece]]:
-    """Join neighbouring clauses into stretches of about equal size, none above `most`."""
-    total = sum(_size(p) for p in parts)
-    target = total / -(-total // limits.most)
-    out: list[list[Piece]] = [[]]
+    filled = 0
     for part in parts:
-        grown = _size(out[-1]) + _size(part)
-        if out[-1] and (grown > limits.most or _size(out[-1]) >= target):
+        more = size(part)
+        if out[-1] and (filled + more > limits.most or filled >= target):
             out.append([])
-        out[-1] = _merge(out[-1] + part)
-    return out
+            filled = 0
+        out[-1] = out[-1] + part
+        filled += more
+    return [merge(part) for part in out]
 
 
-def _pack(sentences: list[list[Piece]], limits: SplitLimits) -> list[list[Piece]]:
+def _pack(parts: list[list[Piece]], limits: SplitLimits, size: Size) -> list[list[Piece]]:
     """Join what is too short to be spoken well alone with what follows, or at the end with what precedes."""
     out: list[list[Piece]] = []
-    for sentence in sentences:
-        if (
-            out
-            and _size(out[-1]) + _size(sentence) <= limits.most
-            and min(_size(out[-1]), _size(sentence)) < limits.least
-        ):
-            out[-1] = _merge(out[-1] + sentence)
+    filled = 0
+    for part in parts:
+        more = size(part)
+        short = min(filled, more) < limits.least or filled < limits.fill
+        if out and short and filled + more <= limits.most:
+            out[-1] = out[-1] + part
+            filled += more
         else:
-            out.append(_merge(sentence))
-    return out
+            out.append(part)
+            filled = more
+    return [merge(part) for part in out]
 
 
 def _pause_after(pieces: list[Piece]) -> int:
-    text = next((p.text for p in reversed(pieces) if isinstance(p, Text)), "").rstrip().rstrip(_CLOSERS)
+    text = next((p.text for p in reversed(pieces) if isinstance(p, Text)), "").rstrip().rstrip(cuts.CLOSERS)
     return PAUSE_SENTENCE_MS if text[-1:] in tuple("。！？!?.…；;") else PAUSE_CLAUSE_MS

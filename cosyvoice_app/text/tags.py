@@ -2,7 +2,8 @@
 
     [h][ào]  [hao4]  [hào]      one Mandarin syllable       -> Pinyin, written [h][ào]
     [M][AY0][N]                 one English word            -> Arpabet, one symbol a bracket
-    [pause 0.8s]  [0.8s]        a pause of 0..10 s          -> Pause
+    [chong2 qing4]  [M AY0 N]   several in one bracket      -> the same, one by one
+    [pause 0.8s]  [0.8s]        a pause of 0..10 s          -> Pause; also <break time="800ms"/>
     [breath]  <strong>          what the engine may act out -> Event
 
 A bracket that looks like a tag but isn't one is reported, quoted, and not spoken. Ordinary brackets (`a[0]`, `[注3]`,
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from cosyvoice_app.text import arpabet, pinyin
 from cosyvoice_app.text.chars import LATIN, words
@@ -32,12 +35,12 @@ _CONTROL = re.compile(r"<\|[^<>\n]*?\|>")
 _BRACKET = re.compile(r"\[([^\[\]\n]{0,40})\]")
 _NESTED = re.compile(r"\[[^\[\]\n]{0,20}\[[^\[\]\n]{0,20}\][^\[\]\n]{0,20}\]")
 _SPAN = re.compile("|".join(re.escape(s) for s in SPAN_EVENTS))
+_BREAK = re.compile(r"<break(?:\s+time\s*=\s*[\"']?([^\"'<>/]{1,12})[\"']?)?\s*/?>", re.IGNORECASE)
 _PAUSE = re.compile(r"(?:pause\s*:?\s*)?(\d{1,4}(?:\.\d{1,3})?)\s*(ms|s)|pause", re.IGNORECASE)
 _TAG_LIKE = re.compile(
     rf"[{LATIN}\u0300-\u036f][{LATIN}\u0300-\u036f0-9:_-]{{0,15}}|pause\b.*|\d+(?:\.\d+)?\s*[A-Za-z]*s|", re.IGNORECASE
 )
 _TONED_TAIL = re.compile(r"[a-zA-Zü]{0,3}[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zA-Zü]{0,3}[0-9]?(?![A-Za-z])")
-_TONED_LETTERS = re.compile(r"[a-zü]*[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zü]*")
 _WORD_END = re.compile(r"[A-Za-z0-9_)]")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\((https?://[^\s()]+)\)")
 
@@ -112,6 +115,8 @@ class _Parser:
         """
         text = self.text
         if text[at] == "<":
+            if wait := _BREAK.match(text, at):
+                return self._break(wait, before)
             span = _SPAN.match(text, at)
             return self._span(span, before) if span else None
         if text[at] == "]":
@@ -143,6 +148,15 @@ class _Parser:
         self.parts.append(Event(name))
         return match.end()
 
+    def _break(self, match: re.Match[str], before: str) -> int:
+        """The pause of speech markup."""
+        self._plain(before)
+        pause = _PAUSE.fullmatch((match[1] or "pause").strip())
+        if pause is None:
+            return self._reject(match[0], match.end())
+        self._pause(pause)
+        return match.end()
+
     def _run_of_brackets(self, at: int) -> int:
         """Brackets that touch each other, from `at` on, read left to right as tags and ordinary brackets."""
         text = self.text
@@ -167,7 +181,7 @@ class _Parser:
         head = names[i]
         spelled, count = _spelled(names, i, after_word)
         if spelled is not None:
-            self.parts.append(spelled)
+            self.parts.extend(spelled)
             return count
         if count == 2:
             self._reject(f"[{head}][{names[i + 1]}]", 0)
@@ -200,28 +214,37 @@ class _Parser:
         return end
 
 
-def _spelled(names: list[str], i: int, after_word: bool) -> tuple[Pinyin | Arpabet | None, int]:
-    """The pronunciation that bracket `i` of a run begins, and how many brackets spell it.
+def _spelled(names: list[str], i: int, after_word: bool) -> tuple[tuple[Pinyin | Arpabet, ...] | None, int]:
+    """The pronunciations that bracket `i` of a run begins, and how many brackets spell them.
 
     (None, 1): it spells nothing. (None, 2): a pair that looks like a syllable but has no tokens, such as `[l][ǖ]`.
     """
     head = names[i]
-    if arpabet.is_symbol(head):
-        end = i + 1
-        while end < len(names) and arpabet.is_symbol(names[end]):
-            end += 1
-        return Arpabet(tuple(names[i:end])), end - i
-    if pinyin.is_initial(head) and i + 1 < len(names):
-        final = names[i + 1]
-        if pinyin.is_final(final):
-            return Pinyin(head, final), 2
-        numbered = pinyin.from_syllable(final) if final[-1:].isdigit() else None
-        if numbered is not None and not numbered.initial:
-            return pinyin.from_syllable(head + final), 2
-        if _TONED_LETTERS.fullmatch(final):
-            return None, 2
-    if pinyin.is_final(head) and not (after_word and head.isascii()):
-        return Pinyin("", head), 1
-    if after_word and head.isascii() and len(head) < 3:
-        return None, 1
-    return (pinyin.from_syllable(head) if head else None), 1
+    exact = _symbols(names, i, str)
+    if exact:
+        return (Arpabet(exact),), len(exact)
+    tag, count = pinyin.from_brackets(names, i)
+    if count == 1 and after_word and head.isascii() and (len(head) < 3 or pinyin.is_final(head)):
+        return None, 1  # array[n], a[0]
+    if tag is not None:
+        return (tag,), count
+    small = _symbols(names, i, str.upper)
+    if count == 1 and len(small) > 1 and any(symbol[-1].isdigit() for symbol in small):
+        return (Arpabet(small),), len(small)
+    return (_several(head), 1) if count == 1 else (None, count)
+
+
+def _symbols(names: list[str], i: int, form: Callable[[str], str]) -> tuple[str, ...]:
+    """The ARPAbet symbols that stand from bracket `i` on."""
+    return tuple(takewhile(arpabet.is_symbol, (form(names[j]) for j in range(i, len(names)))))
+
+
+def _several(inside: str) -> tuple[Pinyin | Arpabet, ...] | None:
+    """A whole word in one bracket: `[chong2 qing4]`, `[HH AH0 L OW1]`."""
+    parts = inside.split()
+    if len(parts) < 2:
+        return None
+    if all(map(arpabet.is_symbol, parts)) and any(part[-1].isdigit() for part in parts):
+        return (Arpabet(tuple(parts)),)
+    syllables = [pinyin.from_syllable(part) for part in parts]
+    return tuple(s for s in syllables if s is not None) if all(syllables) else None

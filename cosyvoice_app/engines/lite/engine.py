@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from cosyvoice_app import assets
+from cosyvoice_app.engines.capabilities import LITE
 from cosyvoice_app.engines.device import choose
 from cosyvoice_app.engines.lite.clone import LiteSpeakerEncoder
 from cosyvoice_app.engines.lite.model import LiteModel
@@ -16,7 +18,7 @@ from cosyvoice_app.engines.lite.voice import VoiceStore
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import Capabilities, OnProgress, Segment, ignore_progress
+from cosyvoice_app.types import OnProgress, Segment, ignore_progress
 
 PRECISIONS = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 """Of the text side. The vocoder and the speaker encoder stay in fp32: phases and long sums need it."""
@@ -33,16 +35,7 @@ class LiteEngine:
         self.device_reason = device_reason
         self.precision = precision
         self.model_hash = model.model_hash
-        self.capabilities = Capabilities(
-            languages=("zh", "en"),
-            streaming=True,
-            instruct=("speed", "pitch", "range", "loudness", "emotion"),
-            needs_transcript=False,
-            rate_hz=model.config.rate_hz,
-            max_prompt_s=15.0,
-            refine=("off", "fast", "full"),
-            trim_silence=True,
-        )
+        self.capabilities = replace(LITE, rate_hz=model.config.rate_hz)
         self.speaker_encoder = LiteSpeakerEncoder(model, store)
         self.style_encoder = LiteStyleEncoder()
         self.acoustic_model = LiteAcousticModel(model)

@@ -1,0 +1,42 @@
+"""What the engines that come with the app can do, known without loading one: the page and the front end ask before."""
+
+from __future__ import annotations
+
+from cosyvoice_app.text.tags import POINT_EVENTS, SPAN_EVENTS
+from cosyvoice_app.types import Capabilities, SplitLimits
+
+LITE = Capabilities(
+    languages=("zh", "en"),
+    streaming=True,
+    instruct=("speed", "pitch", "range", "loudness", "emotion"),
+    needs_transcript=False,
+    rate_hz=24_000,
+    max_prompt_s=15.0,
+    refine=("off", "fast", "full"),
+    split=SplitLimits(most=150, least=30, fill=0, unit="sounds"),
+    trim_silence=True,
+)
+
+COSYVOICE3 = Capabilities(
+    languages=("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru"),
+    streaming=True,
+    instruct=("speed", "loudness", "emotion", "dialect", "role", "free"),
+    needs_transcript=True,
+    rate_hz=24_000,
+    max_prompt_s=30.0,
+    events=(*POINT_EVENTS, *SPAN_EVENTS),
+    # As the model was used by its authors: 80 tokens, buffers of more than 60 flushed, a rest below 20 joined.
+    split=SplitLimits(most=80, least=20, fill=60, unit="tokens"),
+)
+
+TONE = Capabilities(
+    languages=("en", "zh"),
+    streaming=True,
+    instruct=("free",),
+    needs_transcript=False,
+    rate_hz=24_000,
+    max_prompt_s=15.0,
+    refine=("off", "fast", "full"),
+)
+
+KNOWN = {"lite": LITE, "cosyvoice3": COSYVOICE3, "tone": TONE}
