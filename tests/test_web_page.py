@@ -44,7 +44,7 @@ def page(server: Server, tmp_path: Path) -> Client:
 
 def test_the_documented_names_are_there(page: Client) -> None:
     named = page.view_api(return_format="dict")["named_endpoints"]
-    assert {"/synthesize", "/check_prompt", "/restart", "/random_seed", "/unload", "/load"} == set(named)
+    assert {"/synthesize", "/check_prompt", "/restart", "/random_seed", "/unload", "/load", "/read"} == set(named)
 
 
 def test_what_is_heard_is_what_is_saved(page: Client, server: Server, p0_wav: Path) -> None:

@@ -43,6 +43,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
                 seed=body.seed,
                 speed=body.speed,
                 refine=body.refine,
+                pronunciations=body.pronunciations,
                 default_refine=settings.refine,
             )
             ticket = await run_in_threadpool(service.submit, asked)
@@ -62,6 +63,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
             seed=form.seed,
             speed=form.speed,
             refine=form.refine,
+            pronunciations=form.pronunciations,
             default_refine=settings.refine,
         )
         ticket = await run_in_threadpool(service.submit, asked)

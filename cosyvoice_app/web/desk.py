@@ -21,6 +21,7 @@ from cosyvoice_app.errors import AppError, BadInput, EngineFailure
 from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import Done, Failed, Queued, Service, Status, Ticket, Working
 from cosyvoice_app.settings import Settings
+from cosyvoice_app.text.transcript import prepare_transcript
 from cosyvoice_app.types import Audio
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.answers import report
@@ -29,6 +30,7 @@ from cosyvoice_app.web.door import (
     PROMPT_TEXT_MAX_CHARS,
     make_request,
     random_seed,
+    settle_pronunciations,
     settle_seed,
     settle_speed,
 )
@@ -68,6 +70,7 @@ class Desk:
         seed: str,
         speed: float,
         refine: str,
+        pronunciations: str,
         request: gr.Request,
     ) -> list[dict[str, Any]]:
         """Runs before the queue: one verdict a field, shown at the field, so that nothing typed is lost."""
@@ -88,6 +91,7 @@ class Desk:
             gr.validate(_accepts(settle_seed, seed), say(lang, "bad_seed")),
             gr.validate(_accepts(settle_speed, speed), say(lang, "bad_speed", low=SPEED_MIN, high=SPEED_MAX)),
             gr.validate(True, ""),
+            gr.validate(_accepts(settle_pronunciations, pronunciations), _trouble(pronunciations)),
         ]
 
     async def synthesize(
@@ -99,6 +103,7 @@ class Desk:
         seed: str,
         speed: float,
         refine: str,
+        pronunciations: str,
         request: gr.Request,
     ) -> AsyncIterator[Shown]:
         """Say a text in the voice of a clip. Returns the audio file, what was done as JSON, and the same as HTML.
@@ -111,6 +116,7 @@ class Desk:
             seed: Whole number from 1 to 100000000, or blank for a random one.
             speed: 1 is as the voice speaks.
             refine: How far the voice is fitted to the clip: off, fast or full.
+            pronunciations: Readings of words, one "word = reading" a line, such as "行家 = háng jiā"; optional.
         """
         lang = language(request)
         yield None, None, page_parts.progress(None, lang)
@@ -128,6 +134,7 @@ class Desk:
                 seed=seed,
                 speed=speed,
                 refine=refine,
+                pronunciations=pronunciations,
                 default_refine=self.settings.refine,
                 source="page",
             )
@@ -184,6 +191,31 @@ class Desk:
             tickets = list(self._tickets.get(session, ()))
         for ticket in tickets:
             ticket.cancel()
+
+    # the words, while they are typed
+
+    def read(self, text: str, pronunciations: str, request: gr.Request) -> str:
+        """Show what will be read of a text: its parts, numbers as words, tags, pauses, and what is left out, as HTML.
+
+        Args:
+            text: What to say.
+            pronunciations: Readings of words, one "word = reading" a line; optional.
+        """
+        lang = language(request)
+        if not (text or "").strip():
+            return ""
+        try:
+            front, notices = self.service.read(text, settle_pronunciations(pronunciations))
+        except AppError as error:
+            return page_parts.box("bad", error.message)
+        return page_parts.reading(front, notices, text, lang)
+
+    def check_words(self, words: str, found: dict[str, Any] | None) -> str:
+        """Whether the clip's words can be what the clip says, by their number and its length."""
+        if not found or not found.get("ok") or not (words or "").strip():
+            return ""
+        remarks = prepare_transcript(words, found["speech_s"]).warnings
+        return page_parts.remarks(remarks)
 
     # the clip
 
@@ -284,6 +316,14 @@ class Desk:
             yield page_parts.failure(error, lang)
             raise gr.Error(error.message, visible=False, print_exception=False) from error
         yield page_parts.change(before, after, lang)
+
+
+def _trouble(pronunciations: str) -> str:
+    try:
+        settle_pronunciations(pronunciations)
+    except BadInput as error:
+        return error.message
+    return ""
 
 
 def _accepts(settle: Callable[[Any], Any], raw: Any) -> bool:

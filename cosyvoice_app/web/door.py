@@ -9,10 +9,12 @@ from typing import Any, Literal
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import SynthesisRequest
+from cosyvoice_app.text.pronunciations import Pronunciations, from_request
 from cosyvoice_app.types import SEED_MAX, SEED_MIN, PromptClip, Refine
 
 INSTRUCT_MAX_CHARS = 500
 PROMPT_TEXT_MAX_CHARS = 1000
+PRONUNCIATIONS_MAX_CHARS = 20_000
 REFINES: tuple[Refine, ...] = ("off", "fast", "full")
 
 
@@ -59,6 +61,15 @@ def settle_refine(raw: Any, default: Refine) -> Refine:
     raise BadInput(f"refine is {_shown(raw)}; allowed: {', '.join(REFINES)}.", param="refine")
 
 
+def settle_pronunciations(raw: Any) -> Pronunciations:
+    if isinstance(raw, str) and len(raw) > PRONUNCIATIONS_MAX_CHARS:
+        raise BadInput(
+            f"pronunciations has {len(raw)} characters; at most {PRONUNCIATIONS_MAX_CHARS} are allowed.",
+            param="pronunciations",
+        )
+    return from_request(raw)
+
+
 def make_request(
     clip: PromptClip,
     text: str,
@@ -68,6 +79,7 @@ def make_request(
     seed: Any = None,
     speed: Any = None,
     refine: Any = None,
+    pronunciations: Any = None,
     default_refine: str = "fast",
     source: Literal["page", "api"] = "api",
 ) -> SynthesisRequest:
@@ -82,6 +94,7 @@ def make_request(
         seed_was_random=was_random,
         speed=settle_speed(speed),
         refine=settle_refine(refine, settle_refine(default_refine, "fast")),
+        pronunciations=settle_pronunciations(pronunciations),
         source=source,
     )
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cosyvoice_app.errors import AppError
 from cosyvoice_app.serving.request import Queued, Status, SynthesisResult, Working
+from cosyvoice_app.text.frontend import FrontEnd
+from cosyvoice_app.text.tags import write
+from cosyvoice_app.types import Capabilities, InstructKind, Piece, Text
 from cosyvoice_app.web.i18n import Lang, error_heading, has, say
 from cosyvoice_app.web.picture import picture_data_uri
 
@@ -59,6 +62,51 @@ def doctor(report: dict[str, Any] | None, lang: Lang) -> str:
     for code, message in zip(report["findings"], report["warnings"], strict=True):
         said.append(say(lang, f"finding_{code}") if lang != "en" and has(f"finding_{code}") else message)
     return line + bullets(said)
+
+
+def reading(front: FrontEnd, notices: Iterable[str], typed: str, lang: Lang) -> str:
+    """What will be spoken, part by part, with tags and pauses set off; and what won't be."""
+    rows = []
+    for number, segment in enumerate(front.segments, 1):
+        last = number == len(front.segments)
+        inside = "".join(_piece(piece) for piece in segment.pieces)
+        if not last:
+            seconds = segment.pause_after_ms / 1000
+            inside += f' <span class="vc-pause">{escape(say(lang, "reading_pause", seconds=seconds))}</span>'
+        title = escape(say(lang, "reading_segment", number=number))
+        rows.append(f'<li title="{title}">{inside}</li>')
+    same = len(rows) == 1 and front.segments[0].text == " ".join(typed.split())
+    body = escape(say(lang, "reading_as_typed")) if same else f'<ol class="vc-reading">{"".join(rows)}</ol>'
+    heading = f"<b>{escape(say(lang, 'reading_heading'))}</b> "
+    return f'<div class="vc-note">{heading}{body}{_notes((*front.warnings, *notices))}</div>'
+
+
+def _piece(piece: Piece) -> str:
+    written = escape(write(piece))
+    return written if isinstance(piece, Text) else f'<span class="vc-tag">{written}</span>'
+
+
+def _notes(items: Iterable[str]) -> str:
+    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f'<ul class="vc-list vc-warn">{rows}</ul>' if rows else ""
+
+
+def remarks(items: Iterable[str]) -> str:
+    rows = _notes(items)
+    return f'<div class="vc-note">{rows}</div>' if rows else ""
+
+
+def can_do(engine: Capabilities, lang: Lang) -> str:
+    """Which kinds of instruct the engine follows and which it doesn't."""
+    if engine.instruct == ("free",):
+        return ""
+    kinds = get_args(InstructKind)
+    between = "、" if lang == "zh" else ", "
+    can, cannot = (
+        between.join(say(lang, f"kind_{kind}") for kind in kinds if (kind in engine.instruct) is does)
+        for does in (True, False)
+    )
+    return say(lang, "instruct_can", can=can) + (say(lang, "instruct_cannot", cannot=cannot) if cannot else "")
 
 
 def progress(event: Queued | Working | None, lang: Lang) -> str:

@@ -34,6 +34,10 @@ class SpeechBody(Strict):
     )
     seed: Any = Field(None, description="1 to 100000000; null or blank: random, and reported in X-Seed.")
     refine: str | None = Field(None, description="off, fast or full; the server's default when not given.")
+    pronunciations: dict[str, str] | str | None = Field(
+        None,
+        description='Readings of words, as an object or as "word = reading" lines: {"行家": "háng jiā"}.',
+    )
 
     @property
     def voice_id(self) -> str:
@@ -48,6 +52,7 @@ class CloneForm(Strict):
     seed: str = ""
     speed: str = ""
     refine: str = ""
+    pronunciations: str = ""
     response_format: AudioFormat = "wav"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -13,16 +14,20 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
 from cosyvoice_app.audio.recognise import why_not
+from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import Service
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
+from cosyvoice_app.text.instruct import Chip, chips_for
+from cosyvoice_app.types import Capabilities
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.desk import Desk
 from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
 from cosyvoice_app.web.page_style import CSS_FILE, HEAD_FILE, theme
 
+_ENGINE_CAN = "engine_can"
+"""Key of a string that depends on the engine."""
 CACHE_SWEEP_S = 3600
 KEEP_UPLOADS_S = 24 * 3600
 
@@ -43,6 +48,11 @@ _CHIP_JS = """(text) => { const zh = (navigator.language || "").toLowerCase().st
   const chip = zh ? %s : %s, parts = (text || "").split(/[,，]\\s*/).filter(Boolean);
   const rest = parts.filter((part) => part !== chip);
   return (rest.length < parts.length ? rest : [...parts, chip]).join(zh ? "，" : ", "); }"""
+_WHOLE_CHIP_JS = """(text) => { const zh = (navigator.language || "").toLowerCase().startsWith("zh");
+  const chip = zh ? %s : %s; return (text || "").trim() === chip ? "" : chip; }"""
+# A browser may forbid a page to keep anything; the list then lasts as long as the tab.
+_REMEMBER_JS = "(list) => { try { localStorage.setItem('pronunciations', list || ''); } catch (_) { return; } }"
+_RECALL_JS = "() => { try { return localStorage.getItem('pronunciations') || ''; } catch (_) { return ''; } }"
 
 
 def accept_uploads_only(audio: gr.Audio) -> None:
@@ -62,16 +72,19 @@ def accept_uploads_only(audio: gr.Audio) -> None:
     audio.async_move_resource_to_block_cache = move_upload  # type: ignore[method-assign, assignment]
 
 
-def translations() -> gr.I18n:
+def translations(engine: Capabilities | None, chips: Sequence[Chip]) -> gr.I18n:
     tables: dict[str, dict[str, str]] = {lang: strings(lang) for lang in LANGS}
-    chips = {f"chip_{index}": pair for index, pair in enumerate(INSTRUCT_CHIPS)}
     for column, lang in enumerate(("zh", "en")):
-        tables[lang] |= {key: pair[column] for key, pair in chips.items()}
+        tables[lang] |= {f"chip_{index}": chip.label[column] for index, chip in enumerate(chips)}
+    for lang in LANGS:
+        tables[lang][_ENGINE_CAN] = page_parts.can_do(engine, lang) if engine else ""
     return gr.I18n(**tables, **dict.fromkeys(("zh-CN", "zh-TW", "zh-HK", "zh-Hans", "zh-Hant"), tables["zh"]))
 
 
 def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
-    i18n = translations()
+    engine = registry.capabilities(settings)
+    offered = chips_for(engine)
+    i18n = translations(engine, offered)
     with gr.Blocks(
         title=i18n("title"),
         analytics_enabled=False,
@@ -112,6 +125,7 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                         max_lines=5,
                         elem_id="transcript",
                     )
+                    words_fit = gr.HTML(elem_id="words-fit")
                     recognise = gr.Button(
                         i18n("recognise"), size="sm", visible=not why_not(settings.cache), elem_id="recognise"
                     )
@@ -139,16 +153,28 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                         autofocus=True,
                     )
                     count = gr.HTML(f"<span>0 / {settings.max_chars}</span>", elem_id="count")
+                    reading = gr.HTML(elem_id="reading")
+                    with gr.Accordion(i18n("own_heading"), open=False, elem_id="own-box"):
+                        own = gr.Textbox(
+                            "",
+                            label=i18n("own"),
+                            info=i18n("own_info"),
+                            placeholder=i18n("own_placeholder"),
+                            lines=3,
+                            max_lines=12,
+                            elem_id="own",
+                        )
                     instruct = gr.Textbox(
                         "",
                         label=i18n("instruct"),
+                        info=i18n(_ENGINE_CAN) if engine and page_parts.can_do(engine, "en") else None,
                         placeholder=i18n("instruct_placeholder"),
                         lines=1,
                         max_lines=4,
                         elem_id="instruct",
                     )
                     with gr.Row(elem_id="chips"):
-                        chips = [gr.Button(i18n(f"chip_{i}"), size="sm") for i in range(len(INSTRUCT_CHIPS))]
+                        chips = [gr.Button(i18n(f"chip_{i}"), size="sm") for i in range(len(offered))]
                     with gr.Row(elem_id="seed-row"):
                         with gr.Column(min_width=220):
                             seed = gr.Textbox(
@@ -206,7 +232,7 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
         free: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden"}
         generate.click(
             desk.synthesize,
-            [clip, text, prompt_text, instruct, seed, speed, refine],
+            [clip, text, prompt_text, instruct, seed, speed, refine, own],
             [audio, info, summary],
             api_name="synthesize",
             validator=desk.check_fields,
@@ -236,8 +262,29 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
         for lang, button in samples.items():
             button.click(partial(desk.use_sample, lang), None, [clip, prompt_text], **quiet)
         text.change(None, [text], [count], js=_COUNT_JS % settings.max_chars, api_visibility="private")
-        for button, (zh, en) in zip(chips, INSTRUCT_CHIPS, strict=True):
-            js = _CHIP_JS % (json.dumps(zh), json.dumps(en))
+        gr.on(
+            [text.change, own.change],
+            desk.read,
+            [text, own],
+            [reading],
+            api_name="read",
+            trigger_mode="always_last",
+            queue=False,
+            show_progress="hidden",
+        )
+        gr.on(
+            [prompt_text.change, found.change],
+            desk.check_words,
+            [prompt_text, found],
+            [words_fit],
+            trigger_mode="always_last",
+            **quiet,
+        )
+        page.load(None, None, [own], js=_RECALL_JS, api_visibility="private")
+        own.change(None, [own], None, js=_REMEMBER_JS, api_visibility="private")
+        for button, chip in zip(chips, offered, strict=True):
+            zh, en = map(json.dumps, chip.words)
+            js = (_WHOLE_CHIP_JS if chip.whole else _CHIP_JS) % (zh, en)
             button.click(None, [instruct], [instruct], js=js, api_visibility="private")
         dice.click(desk.random_seed, None, [seed], api_name="random_seed", queue=False, show_progress="hidden")
         keep.click(None, [info], [seed], js=_KEEP_JS, api_visibility="private")
