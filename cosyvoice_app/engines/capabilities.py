@@ -25,8 +25,9 @@ COSYVOICE3 = Capabilities(
     rate_hz=24_000,
     max_prompt_s=30.0,
     events=(*POINT_EVENTS, *SPAN_EVENTS),
-    # As the model was used by its authors: 80 tokens, buffers of more than 60 flushed, a rest below 20 joined.
-    split=SplitLimits(most=80, least=20, fill=60, unit="tokens"),
+    # Its authors join sentences while they fit in 80 tokens, and a rest below 20 to what precedes. They also let a
+    # stretch of up to 60 grow beyond 80 by its next sentence; here 80 is the most.
+    split=SplitLimits(most=80, least=20, fill=80, unit="tokens"),
 )
 
 TONE = Capabilities(
