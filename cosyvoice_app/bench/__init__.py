@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cosyvoice_app.bench import latency
+from cosyvoice_app.bench import latency, normalisers
 
-_BENCHES = (latency,)
+_BENCHES = (latency, normalisers)
 
 
 def cli(argv: Sequence[str]) -> int:

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_arguments(sub)
         sub.set_defaults(run=command.run)
     commands.add_parser("assets", help="model files: list, fetch, verify", add_help=False)
-    commands.add_parser("bench", help="measure: latency", add_help=False)
+    commands.add_parser("bench", help="measure: latency, normalisers", add_help=False)
     return parser
 
 

@@ -16,6 +16,9 @@ from cosyvoice_app.types import Language, Text
 _BOUND = re.compile(r'[\n。！？!?；;“”"「」『』《》()（）]|\.(?=\s|$)')
 _WORD = re.compile(rf"[{LATIN}][{LATIN}'-]*|[{HAN}]")
 _LATIN_RUN_LEFT = re.compile(rf"(?:[{LATIN}'-]+[\s,]+)*[{LATIN}'-]+[\s,]*$")
+_MIXED_RUN_LEFT = re.compile(rf"(?:[{LATIN}0-9'.:-]+[\s,]+)*$")
+_COMMAS = re.compile("[，、]")
+_SMALL_WORD = re.compile(r"(?<![A-Za-z'-])[a-z]{2,}(?![A-Za-z'-])")
 
 
 def at(text: str, start: int, end: int, default: Language) -> Language:
@@ -40,6 +43,8 @@ def at(text: str, start: int, end: int, default: Language) -> Language:
 
 
 def _in_mixed(left: str, right: str) -> Language:
+    if _is_english_clause(_COMMAS.split(left)[-1] + " " + _COMMAS.split(right)[0]):
+        return "en"
     after = _WORD.search(right)
     gap = right[: after.start()] if after else ""
     english_before = _LATIN_RUN_LEFT.search(left)
@@ -49,13 +54,18 @@ def _in_mixed(left: str, right: str) -> Language:
             return "zh"
         if len(after[0]) > 1:
             return "en"
-    if words_before >= 2:
+    if words_before >= 2 or _is_english_clause(found[0] if (found := _MIXED_RUN_LEFT.search(left)) else ""):
         return "en"
     if english_before and not after:
         return "zh" if has_han(left) else "en"
     if left.rstrip() and is_han(left.rstrip()[-1]):
         return "zh"
     return "zh" if after is None or is_han(after[0]) or english_before is None else "en"
+
+
+def _is_english_clause(text: str) -> bool:
+    """Without Han, and with a small word among others: "from 2 to 4 pm" is English, "iPhone 15 Pro" is a name."""
+    return not has_han(text) and bool(_SMALL_WORD.search(text)) and len(_WORD.findall(text)) > 1
 
 
 def runs(text: str, default: Language) -> list[Text]:

@@ -1,0 +1,219 @@
+"""Digits that name something and are no quantity: phone numbers, codes, rooms, plates, account numbers, and the digits
+inside names (A4, GPT-4, B2B, PM2.5).
+"""
+
+from __future__ import annotations
+
+import re
+
+from cosyvoice_app.text import numbers as n
+from cosyvoice_app.text.rule import CAPITALS, DIGITS, Match, Rule, before, each, left_alone, rule
+
+_PHONE = (
+    r"\(\d{3}\)\s?\d{3}-\d{4}|(?:1-)?\d{3}-\d{3}-\d{4}|[（(]0\d{2,3}[)）]\s?\d{3,4}[- ]?\d{4}"
+    r"|0\d{2,3}[- ]\d{7,8}|0\d{2,3}-\d{3,4}-\d{4}|[48]00-\d{3,4}-\d{3,4}|[48]00\d{7}"
+)
+_ABROAD = r"\+\d{1,3}[\s-]?\(?\d{1,4}\)?(?:[\s-]\d{2,4}){1,4}|\+\d{1,3}[\s-]1[3-9]\d{9}|\+\d{8,15}"
+_ZH_KEY = (
+    "电话|手机|热线|致电|号码|传真|尾号|编号|卡号|账号|帐号|验证码|密码|口令|邮编|学号|工号|房号|群号|代码|证号|单号|订单|运单|"
+    "车牌|QQ|微信|客服|序列号|取件码|邀请码|兑换码|优惠码|流水号|身份证|会员号|工单"
+)
+_ZH_PHONE_KEY = re.compile("电话|手机|热线|致电|客服|打|拨|报警|急救")
+_MEASURED = "个次年月天元块位人份台部万亿千百款行条多余楼层路号秒分小米公克斤"
+_EN_KEY = (
+    "call|dial|phone|fax|tel|telephone|extension|ext|code|pin|passcode|password|room|flight|gate|apartment|apt|suite|"
+    "area code|zip|zip code|postcode|highway|route|interstate"
+)
+_EN_LINKED_KEY = "order|account|ticket|case|id|serial|confirmation|tracking|booking|reference|text|unit|bus|number|card"
+_COUNTED = r"(?!\s?(?:people|times|of|customers|users|friends|words|characters|items|dollars|percent|%|or|more)\b)"
+_PROVINCES = "京津沪渝冀豫云辽黑湘皖鲁新苏浙赣鄂桂甘晋蒙陕吉闽贵粤青藏川宁琼"
+
+
+def digits_only(written: str) -> str:
+    return re.sub(r"\D", "", written)
+
+
+def en_phone(written: str) -> str:
+    groups = re.findall(r"\d+", written)
+    return ("plus " if written.startswith("+") else "") + ", ".join(n.en_digits(g) for g in groups)
+
+
+def zh_phone(written: str) -> str:
+    return ("加" if written.startswith("+") else "") + n.zh_digits(digits_only(written), phone=True)
+
+
+def _zh_call(m: Match) -> str:
+    return zh_phone(m[0])
+
+
+def _en_call(m: Match) -> str:
+    return en_phone(m[0])
+
+
+def _spelled(written: str, which: int) -> str:
+    """Letters as they are, digits one by one; other marks are pauses between groups, not words."""
+    said = [
+        (n.zh_digits(part) if which == 0 else n.en_digits(part)) if part.isdecimal() else part
+        for part in re.findall(r"\d+|[A-Za-z]+", written)
+    ]
+    return " ".join(said) if which else "".join(said)
+
+
+def _zh_spelled(m: Match) -> str:
+    return _spelled(m[0], 0)
+
+
+def _en_spelled(m: Match) -> str:
+    return _spelled(m[0], 1)
+
+
+def _zh_keyed(m: Match) -> str:
+    said = zh_phone(m[2]) if _ZH_PHONE_KEY.match(m[1]) else n.zh_digits(digits_only(m[2]))
+    return m[1] + said
+
+
+def _account(m: Match, which: int) -> str | None:
+    return _spelled(m[0], which) if len(digits_only(m[0])) >= 10 else None
+
+
+def _long_number(m: Match, which: int) -> str | None:
+    """Twelve digits and no comma are an account or an order, unless they end in round zeros."""
+    return None if m[0].endswith("000000") else _spelled(m[0], which)
+
+
+def _colour(m: Match, which: int) -> str:
+    """#FF5733: no letter groups, or FF would be a word."""
+    said = [(n.zh_digits(c) if which == 0 else n.en_digits(c)) if c.isdecimal() else c.upper() for c in m[1]]
+    return " ".join(said)
+
+
+def _zh_hash(m: Match) -> str:
+    """#7 is 七号; behind an English word it is read in English: "order #7754" in a Chinese sentence."""
+    digits = m[1] or m[2]
+    if re.search(r"[A-Za-z]\s?$", before(m)):
+        return _en_hash(m)
+    return (n.zh_digits(digits) if len(digits) > 3 else digits) + "号"
+
+
+def _en_hash(m: Match) -> str:
+    digits = m[1] or m[2]
+    return "number " + (n.en_digits(digits) if len(digits) > 3 else digits)
+
+
+def _pairs(m: Match) -> str:
+    return f"{m[1]}{n.en_integer(m[2][0])} {n.en_year('1' + m[2]).split(' ', 1)[1]}" if m[2][1] != "0" else (
+        m[1] + n.en_digits(m[2])
+    )  # fmt: skip
+
+
+def zh_in_name(m: Match) -> str:
+    digits = m[1]
+    return n.zh_integer(digits) if len(digits) < 3 and not digits.startswith("0") else n.zh_digits(digits)
+
+
+def en_in_name(m: Match) -> str:
+    digits = m[1]
+    if len(digits) == 4 and digits[0] in "12":
+        return n.en_year(digits)
+    return n.en_integer(digits) if len(digits) < 3 and not digits.startswith("0") else n.en_digits(digits)
+
+
+CODES: tuple[Rule, ...] = (
+    rule(
+        r"\b(IS[BS]N(?:-1[03])?[:：]?\s?)(\d[\d -]{6,16}[\dXx])(?![\d-])",
+        lambda m: m[1] + _spelled(m[2], 0),
+        lambda m: m[1] + _spelled(m[2], 1),
+        DIGITS,
+        "S",
+    ),
+    rule(
+        r"\b[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?\b",
+        lambda m: _account(m, 0),
+        lambda m: _account(m, 1),
+        DIGITS,
+        CAPITALS,
+    ),
+    rule(r"(?<![\d+-])\d{4}(?:[ -]\d{4}){2,4}(?![\d-])", _zh_spelled, _en_spelled, DIGITS, " -"),
+    rule(r"(?<![\d.])\d{17}[Xx](?!\w)", _zh_spelled, _en_spelled, DIGITS, "xX"),
+    rule(r"\b0[xX][0-9a-fA-F]+\b", _zh_spelled, _en_spelled, DIGITS, "xX"),
+    rule(rf"(?<![\d.-])(?:{_ABROAD})(?![\d-])", _zh_call, _en_call, "+"),
+    rule(r"(?<=拨)(打|通)?(\s?)(\+?\d[\d\s-]+\d)", lambda m: (m[1] or "") + m[2] + zh_phone(m[3]), left_alone),
+    rule(
+        rf"((?:(?:{_ZH_KEY})(?:号码?)?(?:是|为|：|:|\s)*)|打|报警|急救)(\+?\d[\d-]{{1,}}\d)(?![\d.,%A-Za-z]|\s?[{_MEASURED}])",
+        _zh_keyed,
+        left_alone,
+    ),
+    rule(r"(?<![\d.])(1[3-9]\d)[\s-]?(\d{4})[\s-]?(\d{4})(?!\d)", _zh_call, _en_call),
+    rule(
+        rf"\b((?:{_EN_KEY})\.?(?:\s(?:number|no\.?|is|was)\b)*[:：]?\s+)(\d{{3,}})\b(?![,.-]\d){_COUNTED}",
+        lambda m: m[1] + n.zh_digits(m[2]),
+        lambda m: m[1] + n.en_digits(m[2]),
+        alone="en",
+        flags=re.IGNORECASE,
+    ),
+    rule(
+        rf"\b((?:{_EN_LINKED_KEY})\s?(?:(?:number|no\.?|id|code|is|was|ending in)\s|[:：#]\s?)+)"
+        rf"(\d{{3,}})\b(?![,.-]\d){_COUNTED}",
+        lambda m: m[1] + n.zh_digits(m[2]),
+        lambda m: m[1] + n.en_digits(m[2]),
+        alone="en",
+        flags=re.IGNORECASE,
+    ),
+    rule(rf"(?<![\d.-])(?:{_PHONE})(?![\d-])", _zh_call, _en_call),
+    rule(r"(?<![\d.])(\d{3})-(\d{4})(?![\d-])", _zh_call, _en_call, DIGITS, "-"),
+    rule(r"(?<![\d.,])\d{12,}(?![\d,.]*\d)", lambda m: _long_number(m, 0), lambda m: _long_number(m, 1)),
+    rule(
+        rf"([{_PROVINCES}][A-Z][·•.\s-]?)(?=[A-Z]*\d)([A-Z0-9]{{5,6}})(?![A-Za-z0-9])",
+        *each(lambda m: m[1] + _spelled(m[2], 0)),
+        DIGITS,
+        _PROVINCES,
+        CAPITALS,
+    ),
+    rule(
+        r"(?<![\w&])#(?=[0-9a-fA-F]*\d)(?=[0-9a-fA-F]*[a-fA-F])([0-9a-fA-F]{8}|[0-9a-fA-F]{6}|[0-9a-fA-F]{3})\b",
+        lambda m: _colour(m, 0),
+        lambda m: _colour(m, 1),
+        "#",
+        alone="en",
+    ),
+    rule(r"(?<![A-Za-z])[#№]\s?(\d+)|\bN[oO]\.\s?(\d+)", _zh_hash, _en_hash, DIGITS, "#№N"),
+    rule(r"(?<!\d)(\d{3,4})(?=室|号房|房间)", *each(lambda m: n.zh_digits(m[1])), DIGITS, "室房"),
+    rule(
+        rf"((?:单元|栋|座|幢|号楼)\s?)(\d{{3,4}})(?![\d.,A-Za-z]|\s?[{_MEASURED}平])",
+        *each(lambda m: m[1] + n.zh_digits(m[2])),
+        DIGITS,
+        "元栋座幢楼",
+    ),
+    # Numbers that are always said digit by digit.
+    rule(
+        r"(?<![\d.])(985|211)(?=[、/和与及]?(?:985|211|大学|高校|院校|工程|学校|毕业))"
+        r"|(?<![\d.])(996|007|965)(?=工作|制|加班)|(?<![\d.])(618|315|520|1024)(?=大促|购物|活动|期间|年中|狂欢|晚会|当天|节)"
+        r"|(?<=波音)(7\d7)|(?<=空客)(3\d0)",
+        *each(lambda m: n.zh_digits(m[0])),
+    ),
+    rule(r"\b((?:Boeing|Airbus)\s)(7\d7|3\d0)\b", left_alone, _pairs, "BA"),
+    rule(r"(?<![\d·])(\d{1,2})·(\d{1,2})(?![\d·])", *each(lambda m: n.zh_digits(m[1] + m[2])), "·"),
+)
+
+IN_NAMES: tuple[Rule, ...] = (
+    rule(r"(?<![A-Za-z0-9])([ABCDEFGMOPV])2([ABCDEFGMOPV])(?![A-Za-z0-9])", *each(lambda m: f"{m[1]} to {m[2]}"), "2"),
+    rule(
+        r"\b((?:iPhone|iPad|Galaxy|Pixel|Note|Mate|Model|Redmi)\s?)(\d{1,2})([a-zA-Z])\b(?![./])",
+        lambda m: f"{m[1]}{n.zh_integer(m[2])}{m[3]}",
+        lambda m: f"{m[1]}{n.en_integer(m[2])} {m[3]}",
+        alone="en",
+    ),
+)
+"""Names whose letters could be taken for units, so they come before the amounts."""
+
+LETTERED: tuple[Rule, ...] = (
+    rule(
+        r"(?<=[A-Za-z])[-‑]?(\d+\.\d+)(?![\d.]*\.\d)",
+        lambda m: n.zh_number(m[1]),
+        lambda m: n.en_number(m[1]),
+        ".",
+        alone="en",
+    ),
+    rule(r"(?<=[A-Za-z])[-‑]?(\d+)(?![\d.]*\.\d)", zh_in_name, en_in_name, alone="en"),
+)
+"""Digits right behind letters, when nothing else has claimed them: A4, GPT-4, B12, PM2.5."""

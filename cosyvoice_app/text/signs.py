@@ -1,0 +1,125 @@
+"""Signs with a name, and the arithmetic they stand in."""
+
+from __future__ import annotations
+
+import re
+
+from cosyvoice_app.text import numbers as n
+from cosyvoice_app.text.chars import HAN
+from cosyvoice_app.text.rule import DIGITS, Match, Rule, rule, says
+from cosyvoice_app.text.units import SYMBOLS, UNITS
+
+_OPERATORS = {"+": ("加", "plus"), "-": ("减", "minus"), "−": ("减", "minus"), "–": ("减", "minus")} | {
+    "×": ("乘", "times"), "x": ("乘", "times"), "*": ("乘", "times"), "·": ("乘", "times"), "÷": ("除以", "divided by")
+}  # fmt: skip
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+_PER = "kg|g|mg|lb|oz|L|mL|ml|km|m²|㎡|m³|h|hr|min|sec|GB|kWh|sq ft"
+_SQUARED = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u[-1] in "²³")
+
+
+def _sum(m: Match, which: int) -> str:
+    gap = ("", " ")[which]
+    return re.sub(r"(?<=\d)\s?([-+−–×x*÷·])\s?(?=\d)", lambda op: gap + _OPERATORS[op[1]][which] + gap, m[0])
+
+
+def _zh_power(m: Match) -> str:
+    power = m[1].translate(_SUPERSCRIPTS)
+    return {"2": "平方", "3": "立方"}.get(power) or f"的{_zh_exponent(power)}次方"
+
+
+def _en_power(m: Match) -> str:
+    power = m[1].translate(_SUPERSCRIPTS)
+    return {"2": " squared", "3": " cubed"}.get(power) or f" to the power of {_en_exponent(power)}"
+
+
+def _zh_exponent(power: str) -> str:
+    return n.zh_number(power)
+
+
+def _en_exponent(power: str) -> str:
+    return n.en_number(power)
+
+
+def _zh_scientific(m: Match) -> str:
+    return f"{n.zh_number(m[1])}乘十的{_zh_exponent(m[2])}次方"
+
+
+def _en_scientific(m: Match) -> str:
+    return f"{n.en_number(m[1])} times ten to the power of {_en_exponent(m[2])}"
+
+
+MATHS: tuple[Rule, ...] = (
+    rule(
+        r"(?<![\w.])\d+(?:\.\d+)?(?:\s?[-+−–×x*÷·]\s?\d+(?:\.\d+)?)+(?=\s?[=≈])",
+        lambda m: _sum(m, 0),
+        lambda m: _sum(m, 1),
+        "=≈",
+        DIGITS,
+    ),
+    rule(r"(?<![\w.])(\d+\.\d+|\d+(?=[eE][+-]))[eE]([+-]?\d{1,3})(?!\w)", _zh_scientific, _en_scientific, "eE", DIGITS),
+    rule(
+        r"(\d+|(?<![A-Za-z])[A-Za-z])\^\(?([-+−]?\d+)\)?",
+        lambda m: f"{m[1]}的{_zh_exponent(m[2])}次方",
+        lambda m: f"{m[1]} to the power of {_en_exponent(m[2])}",
+        "^",
+        DIGITS,
+    ),
+    rule(
+        r"(?<![A-Za-z])([xyzabn])\s?[-−]\s?(?=\d)",
+        lambda m: f"{m[1]}减",
+        lambda m: f"{m[1]} minus ",
+        "-−",
+        "xyzabn",
+    ),
+    rule(r"(?<=\d)\s?[xX]\s?(?=\d)", *says("乘", " by "), "xX", DIGITS),
+    rule(r"(?<=\d)\s?[×*]\s?(?=\d)", *says("乘", " times "), "×*", DIGITS),
+    rule(
+        rf"(?<=[{HAN}\s])[xX×*](\d+)(?![\w.])(?!\s?[-+*/=^<>])",
+        lambda m: f"乘{m[1]}",
+        lambda m: f"times {m[1]}",
+        "xX×*",
+    ),
+    rule(rf"(?<=[元块次人个里米克斤升页字步$币镑])/(?=[{HAN}])", *says("每", "每"), "/"),
+    rule(
+        r"(?<=[a-z\d])/(?=(?:day|week|month|year|hour|minute|second|night|person|mile|head|seat|user|unit|piece)\b)",
+        *says(" per ", " per "),
+        "/",
+    ),
+    rule(r"(?<=[\da-z])/(?=(?:mo|yr|hr|wk)\b)", *says(" per ", " per "), "/"),
+)
+
+PER_UNIT: tuple[Rule, ...] = (
+    rule(
+        rf"(?<=[元块币镑次个])/({_PER})(?![A-Za-z\d])",
+        lambda m: f"每{UNITS.get(m[1], (m[1],))[0]}",
+        lambda m: f"每{UNITS.get(m[1], (m[1],))[0]}",
+        "/",
+    ),
+    rule(
+        rf"(?<=(?:llars|ounds|euros|cents|.yuan|ories))/({_PER})(?![A-Za-z\d])",
+        lambda m: f"每{UNITS[m[1]][0]}",
+        lambda m: f" per {UNITS[m[1]][1]}",
+        "/",
+    ),
+)
+"""After money has been spoken: 8元/kg, $5/kg."""
+
+SIGNS: tuple[Rule, ...] = (
+    rule(rf"(?<![A-Za-z])({_SQUARED})(?![A-Za-z\d])", lambda m: UNITS[m[1]][0], lambda m: UNITS[m[1]][2], "²³"),
+    rule(rf"(?<=[A-Za-z\d)]|[{HAN}])([⁺⁻]?[{_RAISED}]+)(?<!(?:[{HAN}])[⁰¹⁴-⁹])", _zh_power, _en_power, _RAISED),
+    rule(r"(?<=\b[CFcf])[#＃]", *says(" sharp", " sharp"), "#＃", alone="en"),
+    rule(r"(?<=[A-Za-z])\+\+", *says("加加", " plus plus"), "+"),
+    rule(
+        "|".join(re.escape(s) for s in sorted(SYMBOLS, key=len, reverse=True) if s not in "<>"),
+        lambda m: SYMBOLS[m[0]][0],
+        lambda m: SYMBOLS[m[0]][1],
+        "".join(SYMBOLS),
+    ),
+    rule(
+        rf"(?<=[A-Za-z{HAN}])\s?[<>]\s?(?=[A-Za-z{HAN}])",
+        lambda m: SYMBOLS[m[0].strip()][0],
+        lambda m: SYMBOLS[m[0].strip()][1],
+        "<>",
+    ),
+)
