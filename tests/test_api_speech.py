@@ -15,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from web_server import Server, pcm_hash
+from web_server import Server, pcm_hash, running
 
 MAGIC = {"wav": b"RIFF", "flac": b"fLaC", "opus": b"OggS", "mp3": b"\xff"}
 TYPES = {"wav": "audio/wav", "flac": "audio/flac", "opus": "audio/ogg", "mp3": "audio/mpeg", "pcm": "audio/pcm"}
@@ -359,3 +359,40 @@ def test_the_official_client(server: Server, voice: str) -> None:
     with pytest.raises(openai.NotFoundError):
         client.audio.speech.create(model="tts-1", voice="alloy", input="早上好。")
     assert [model.id for model in client.models.list()] == ["tone"]
+
+
+# a caller's own pronunciations
+
+
+def test_pronunciations_are_obeyed_on_both_endpoints(api: httpx.Client, p0_wav: Path, voice: str) -> None:
+    tagged = clone(api, p0_wav, "[h][áng][j][iā]来了。", seed="42")
+    listed = clone(api, p0_wav, "行家来了。", seed="42", pronunciations="行家 = háng jiā")
+    plain = clone(api, p0_wav, "行家来了。", seed="42")
+    assert pcm_hash(listed.content) == pcm_hash(tagged.content) != pcm_hash(plain.content)
+    for given in ({"行家": "háng jiā"}, "行家 = háng jiā"):
+        body = {"input": "行家来了。", "voice": voice, "seed": 42, "response_format": "wav", "pronunciations": given}
+        answer = api.post("/v1/audio/speech", json=body)
+        assert answer.status_code == 200 and pcm_hash(answer.content) == pcm_hash(tagged.content)
+
+
+@pytest.mark.parametrize("given", ["行家", "行家 = x", "好 = hǎo\n" * 2 + "x" * 30_000])
+def test_wrong_pronunciations_are_named(api: httpx.Client, p0_wav: Path, server: Server, given: str) -> None:
+    before = server.saved()
+    answer = clone(api, p0_wav, pronunciations=given)
+    assert answer.status_code == 400 and error(answer)["param"] == "pronunciations"
+    assert server.saved() == before
+
+
+def test_an_edit_of_the_servers_list_is_used_at_once(tmp_path: Path, p0_wav: Path) -> None:
+    words = tmp_path / "words.toml"
+    words.write_text('[zh]\n"行家" = "háng jiā"\n', encoding="utf-8")
+    with running(tmp_path, "--pronunciations", str(words)) as server, httpx.Client(base_url=server.url) as api:
+        tagged = pcm_hash(clone(api, p0_wav, "[h][áng][j][iā]来了。", seed="42").content)
+        assert pcm_hash(clone(api, p0_wav, "行家来了。", seed="42").content) == tagged
+        words.write_text('[zh]\n"行家" = "xíng"\n', encoding="utf-8")
+        bad = clone(api, p0_wav, "行家来了。", seed="42")
+        assert pcm_hash(bad.content) == tagged, "a bad edit leaves the last good list"
+        sidecar = json.loads((server.outputs / bad.headers["x-output-path"]).with_suffix(".json").read_text("utf-8"))
+        assert any("行家" in warning for warning in sidecar["warnings"])
+        words.write_text("", encoding="utf-8")
+        assert pcm_hash(clone(api, p0_wav, "行家来了。", seed="42").content) != tagged

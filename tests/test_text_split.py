@@ -29,7 +29,7 @@ def parts(text: str, limits: SplitLimits) -> list[str]:
         ("他昨天在会上说：“可以。就这样。”然后大家都没有再说话就散了。", "“可以。就这样。”"),
         ("他把那本旧旧的《百年，孤独》放回书架上然后转身走进了里面的房间。", "《百年，孤独》"),
         ("我们一共收到了三千二百五十六封来自全国各地的热情洋溢的读者来信。", "三千二百五十六"),
-        ("They shipped two hundred thousand twelve boxes to our warehouse during the last year alone.", "two hundred thousand twelve"),
+        ("They shipped two hundred thousand twelve boxes to our warehouse in the year.", "two hundred thousand twelve"),
         ("这件事情必须由[ch][óng]庆市的有关部门来负责处理才能够真正得到解决。", "[ch][óng]"),
         ("She [R][EH1][D] the whole incomprehensibly long introduction without stopping once.", "incomprehensibly"),
         ("我特别特别特别特别喜欢图书馆里面那个安安静静的阅览室和自习室。", "图书馆"),

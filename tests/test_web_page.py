@@ -16,7 +16,7 @@ import gradio as gr
 import httpx
 import pytest
 from gradio_client import Client, handle_file
-from gradio_client.exceptions import AppError
+from gradio_client.exceptions import AppError, ValidationError
 from web_server import Server, pcm_hash, running
 
 from cosyvoice_app.errors import AssetError
@@ -286,7 +286,7 @@ def test_every_string_asked_for_exists_and_every_string_is_used() -> None:
     asked = set(re.findall(r'(?:i18n\(|say\(\w+, |say\("\w+", )"(\w+)"', source))
     assert asked <= i18n.strings("en").keys()
     table = i18n.strings("en").keys()
-    families = ("error_", "finding_", "stage_", "state_", "refine_", "sample_")
+    families = ("error_", "finding_", "kind_", "stage_", "state_", "refine_", "sample_")
     used = set(re.findall(r"""["'](\w+)["'](?!: \()""", source))
     unused = {key for key in table if key not in used and not key.startswith(families)}
     assert not unused
@@ -322,3 +322,46 @@ def test_chips_are_pairs_in_both_languages() -> None:
 def test_the_status_line_speaks_the_browsers_language(api: httpx.Client) -> None:
     assert "就绪" in api.get("/page/status", headers={"Accept-Language": "zh-CN"}).text
     assert "Ready" in api.get("/page/status", headers={"Accept-Language": "en"}).text
+
+
+# what will be read
+
+
+def test_what_will_be_read_is_what_is_read(page: Client, p0_wav: Path) -> None:
+    text = "行家说今天是2024-02-29。\r\n他[h][ào]学[xyz1]。"
+    own = "行家 = háng jiā"
+    shown = page.predict(text, own, api_name="/read")
+    plain = re.sub("<[^>]+>", "", shown)
+    for expected in ("[h][áng][j][iā]", "二零二四年二月二十九日", "[h][ào]", "0.35 s", "[xyz1]"):
+        assert expected in plain
+    _, info, _ = say(page, p0_wav, text, pronunciations=own)
+    segments = info["segments"]
+    assert isinstance(segments, list) and len(segments) == 2
+    assert all(segment in plain for segment in segments)
+
+
+def test_reading_never_fails_and_says_why_nothing_is_read(page: Client) -> None:
+    assert page.predict("", "", api_name="/read") == ""
+    assert "As typed" in page.predict("海边的风很凉快。", "", api_name="/read")
+    assert "nothing to speak" in page.predict("。。。", "", api_name="/read")
+    assert "the limit is" in page.predict("长" * 300, "", api_name="/read")
+    assert "syllables with tones" in page.predict("好", "好 = x", api_name="/read")
+    assert "Japanese" in page.predict("東京は今日も晴れです。", "", api_name="/read")
+    hostile = page.predict("<script>alert(1)</script>好<b onload=x>", "", api_name="/read")
+    assert "<script" not in hostile and "<b o" not in hostile
+
+
+def test_a_wrong_word_list_is_refused_before_the_queue(server: Server, page: Client, p0_wav: Path) -> None:
+    before = server.saved()
+    with pytest.raises(ValidationError, match="syllables with tones"):
+        say(page, p0_wav, pronunciations="好 = x")
+    assert server.saved() == before
+
+
+def test_the_clips_words_are_held_against_its_length(desk: Desk) -> None:
+    request = gr.Request(headers={"accept-language": "en"})
+    found = {"ok": True, "speech_s": 3.0}
+    assert desk.check_words("And always that same pretext is offered.", found, request) == ""
+    assert "too many" in desk.check_words("今天天气很好，我们去公园走走吧。" * 5, found, request)
+    assert "字数过少" in desk.check_words("好", found, gr.Request(headers={"accept-language": "zh"}))
+    assert desk.check_words("好", None, request) == desk.check_words(" ", found, request) == ""

@@ -207,15 +207,15 @@ class Desk:
         try:
             front, notices = self.service.read(text, settle_pronunciations(pronunciations))
         except AppError as error:
-            return page_parts.box("bad", error.message)
+            return page_parts.failure(error, lang)
         return page_parts.reading(front, notices, text, lang)
 
-    def check_words(self, words: str, found: dict[str, Any] | None) -> str:
+    def check_words(self, words: str, found: dict[str, Any] | None, request: gr.Request) -> str:
         """Whether the clip's words can be what the clip says, by their number and its length."""
         if not found or not found.get("ok") or not (words or "").strip():
             return ""
-        remarks = prepare_transcript(words, found["speech_s"]).warnings
-        return page_parts.remarks(remarks)
+        found_fault = prepare_transcript(words, found["speech_s"]).warnings
+        return page_parts.remarks(found_fault, language(request))
 
     # the clip
 

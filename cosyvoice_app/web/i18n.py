@@ -105,7 +105,6 @@ _TABLE: dict[str, tuple[str, str]] = {
         "每行一个：词 = 读音。保存在本浏览器中，对每段文字生效；文字里的读音标注优先。",
     ),
     "own_placeholder": ("Siobhan = SH IH0 V AO1 N\n行家 = háng jiā", "行家 = háng jiā\nSiobhan = SH IH0 V AO1 N"),
-    "own_long": ("{count} characters; at most {limit} are allowed.", "共 {count} 个字符，最多 {limit} 个。"),
     "kind_speed": ("speed", "语速"),
     "kind_pitch": ("pitch", "音高"),
     "kind_range": ("melody", "语调起伏"),

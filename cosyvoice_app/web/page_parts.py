@@ -14,6 +14,7 @@ from cosyvoice_app.text.tags import write
 from cosyvoice_app.types import Capabilities, InstructKind, Piece, Text
 from cosyvoice_app.web.i18n import Lang, error_heading, has, say
 from cosyvoice_app.web.picture import picture_data_uri
+from cosyvoice_app.web.remarks import remark
 
 MB = 1_000_000
 
@@ -78,7 +79,7 @@ def reading(front: FrontEnd, notices: Iterable[str], typed: str, lang: Lang) -> 
     same = len(rows) == 1 and front.segments[0].text == " ".join(typed.split())
     body = escape(say(lang, "reading_as_typed")) if same else f'<ol class="vc-reading">{"".join(rows)}</ol>'
     heading = f"<b>{escape(say(lang, 'reading_heading'))}</b> "
-    return f'<div class="vc-note">{heading}{body}{_notes((*front.warnings, *notices))}</div>'
+    return f'<div class="vc-note">{heading}{body}{_notes((*front.warnings, *notices), lang)}</div>'
 
 
 def _piece(piece: Piece) -> str:
@@ -86,13 +87,13 @@ def _piece(piece: Piece) -> str:
     return written if isinstance(piece, Text) else f'<span class="vc-tag">{written}</span>'
 
 
-def _notes(items: Iterable[str]) -> str:
-    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+def _notes(items: Iterable[str], lang: Lang) -> str:
+    rows = "".join(f"<li>{escape(remark(item, lang))}</li>" for item in items)
     return f'<ul class="vc-list vc-warn">{rows}</ul>' if rows else ""
 
 
-def remarks(items: Iterable[str]) -> str:
-    rows = _notes(items)
+def remarks(items: Iterable[str], lang: Lang) -> str:
+    rows = _notes(items, lang)
     return f'<div class="vc-note">{rows}</div>' if rows else ""
 
 
@@ -152,13 +153,13 @@ def result(made: SynthesisResult, outputs: Path, lang: Lang) -> str:
     if made.warnings:
         html += (
             f'<div class="vc-box warn" style="margin-top:10px"><b>{escape(say(lang, "warnings"))}</b>'
-            f"{bullets(made.warnings)}</div>"
+            f"{bullets(remark(warning, lang) for warning in made.warnings)}</div>"
         )
     return html + f'<div class="vc-note">{bullets(made.notes)}</div>'
 
 
 def failure(error: AppError, lang: Lang) -> str:
-    return box("bad", error_heading(lang, error.type), error.message)
+    return box("bad", error_heading(lang, error.type), remark(error.message, lang))
 
 
 def status_line(status: Status, lang: Lang) -> str:

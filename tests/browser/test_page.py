@@ -210,3 +210,26 @@ def test_restart_reports_memory_and_the_status_line_is_true(browser: Browser, tm
         visitor.page.click("#load")
         visitor.page.wait_for_selector("#status-line .vc-dot.ready")
         visitor.page.context.close()
+
+
+def test_what_will_be_read_follows_the_typing_and_a_word_list_outlives_a_reload(visitor: Watched, p0_wav: Path) -> None:
+    visitor.page.fill("#text textarea", "行家有3个。")
+    visitor.page.wait_for_selector("#reading .vc-reading >> text=行家有三个")
+    visitor.page.click("#own-box button")
+    visitor.page.fill("#own textarea", "行家 = háng jiā")
+    visitor.page.wait_for_selector("#reading .vc-tag >> text=[h][áng]")
+    visitor.page.fill("#text textarea", "他[xyz1]来了😂")
+    visitor.page.wait_for_selector("#reading .vc-list >> text=[xyz1]")
+    visitor.page.fill("#text textarea", "")
+    visitor.page.wait_for_selector("#reading .vc-note", state="detached")
+    visitor.page.reload()
+    visitor.page.wait_for_selector("#generate")
+    visitor.page.fill("#text textarea", "行家来了。")
+    visitor.page.wait_for_selector("#reading .vc-tag >> text=[h][áng]")
+    visitor.page.set_input_files("#clip input[type=file]", str(p0_wav))
+    visitor.page.wait_for_selector("#doctor .vc-verdict")
+    visitor.page.fill("#transcript textarea", "好。")
+    visitor.page.wait_for_selector("#words-fit >> text=too few")
+    visitor.page.fill("#transcript textarea", "")
+    visitor.page.wait_for_selector("#words-fit .vc-note", state="detached")
+    assert not visitor.errors and not visitor.strangers
