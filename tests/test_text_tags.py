@@ -196,3 +196,34 @@ def test_bracket_storms_are_survived(text: str) -> None:
         assert "好" in spoken(text) or "ào" in spoken(text)
     except TextError:
         pytest.fail("there is something to speak")
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        ("[chong2 qing4]市", "[ch][óng][q][ìng]市"),
+        ("[chóng qìng]市", "[ch][óng][q][ìng]市"),
+        ("Say [HH AH0 L OW1] now", "Say [HH][AH0][L][OW1] now"),
+        ("She [r][eh1][d] it", "She [R][EH1][D] it"),
+        ("[b][ey1][s]", "[B][EY1][S]"),
+        ("[er2]子", "[ér]子"),
+        ("[a b c]", "a b c"),
+        ("[hang2 xyz9]", "hang two xyz nine"),
+    ],
+)
+def test_a_whole_word_may_stand_in_one_bracket_or_in_small_letters(typed: str, canonical: str) -> None:
+    assert "".join(s.text for s in prepare(typed).segments) == canonical
+
+
+@pytest.mark.parametrize(
+    ("markup", "ms"),
+    [('<break time="500ms"/>', 500), ("<break time='1.5s' />", 1500), ("<break/>", 500), ("<BREAK TIME=2s>", 2000)],
+)
+def test_the_break_of_speech_markup_is_a_pause(markup: str, ms: int) -> None:
+    first, second = prepare(f"好。{markup}走。").segments
+    assert (first.text, second.text, first.pause_after_ms) == ("好。", "走。", ms)
+
+
+def test_a_break_without_a_length_is_quoted() -> None:
+    made = prepare("好。<break time='soon'/>走。")
+    assert any("soon" in warning for warning in made.warnings) and "soon" not in made.segments[0].text
