@@ -10,6 +10,7 @@ import pytest
 from cosyvoice_app.engines.capabilities import COSYVOICE3, KNOWN, LITE
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.text import pinyin
+from cosyvoice_app.text.chars import words
 from cosyvoice_app.text.frontend import NOTHING_TO_SPEAK, FrontEnd, prepare
 from cosyvoice_app.text.instruct import OFFICIAL, parse_instruct
 from cosyvoice_app.text.notices import unspoken
@@ -107,7 +108,7 @@ def test_b07_interjections_stay(text: str) -> None:
 )
 def test_b09_numbers_in_english_are_english(text: str, said: list[str]) -> None:
     out = norm(text)
-    assert all(words in out for words in said), out
+    assert all(phrase in out for phrase in said), out
     assert not re.search("[零一二三四五六七八九十百]", out)
 
 
@@ -119,12 +120,12 @@ def test_b09_list_numbers_are_not_decimals(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrase"),
     [("PLEASE READ THIS SIGN SLOWLY.", "please read this sign slowly"),
      ("DO NOT ENTER THE BUILDING!", "do not enter the building")],
 )  # fmt: skip
-def test_b09_a_sentence_in_capitals_is_words(text: str, words: str) -> None:
-    assert letters(norm(text)) == letters(words)
+def test_b09_a_sentence_in_capitals_is_words(text: str, phrase: str) -> None:
+    assert letters(norm(text)) == letters(phrase)
     assert norm(text)[1:].lower() == norm(text)[1:].replace("I", "i")
 
 
@@ -189,11 +190,13 @@ def test_b11_what_an_engine_cannot_read_is_said(text: str) -> None:
 
 # B14: long text
 
-ZH_CITIES = """
+ZH_CITIES = words(
+    """
 北京 上海 天津 重庆 广州 深圳 杭州 南京 苏州 成都 武汉 西安 长沙 郑州 青岛 大连 厦门 宁波 福州 济南 合肥 南昌 昆明
 贵阳 南宁 海口 三亚 桂林 兰州 西宁 银川 拉萨 沈阳 长春 太原 洛阳 开封 无锡 常州 徐州 温州 绍兴 扬州 烟台 威海 珠海
 佛山 东莞 中山 泉州
-""".split()
+"""
+)
 
 
 @ENGINES
