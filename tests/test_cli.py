@@ -312,3 +312,26 @@ def test_a_prompt_that_no_file_system_would_take_costs_its_row_only(tmp_path: Pa
     made = (tmp_path / "out" / "good.wav").stat().st_mtime_ns
     assert main(arguments) == 1
     assert (tmp_path / "out" / "good.wav").stat().st_mtime_ns == made, "a finished row is not made again"
+
+
+def test_normalize_cuts_as_the_engine_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "今天我们去公园里走一走吧。" * 12 + "[breath]好。"
+    counts = {}
+    for engine in ("lite", "cosyvoice3"):
+        assert main(["normalize", text, "--json", "--engine", engine]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert "".join(answer["segments"]) == text
+        counts[engine] = (len(answer["segments"]), len(answer["warnings"]))
+    assert counts["lite"][0] > counts["cosyvoice3"][0] > 1
+    assert (counts["lite"][1], counts["cosyvoice3"][1]) == (1, 0), "the lite engine has no breath"
+
+
+def test_a_wrong_pronunciation_file_is_an_error_before_anything_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = tmp_path / "words.toml"
+    words.write_text('[zh]\n"好" = "hao"\n', encoding="utf-8")
+    assert main(["normalize", "好", "--pronunciations", str(words)]) != 0
+    assert "好" in capsys.readouterr().err
+    assert main(["normalize", "好", "--pronunciations", str(tmp_path / "none.toml")]) != 0
+    assert "no pronunciation file" in capsys.readouterr().err

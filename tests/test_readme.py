@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -63,3 +64,13 @@ def test_named_files_exist() -> None:
                  ".ci/run", "cosyvoice_app/pipeline.py", "cosyvoice_app/engines/base.py"):  # fmt: skip
         assert name.split("/")[-1] in README
         assert (ROOT / name).exists(), f"README.md speaks of {name}, which is not there"
+
+
+def test_the_pronunciation_file_of_the_readme_is_a_right_one(tmp_path: Path) -> None:
+    (toml,) = re.findall(r"```toml\n(.*?)```", README, re.S)
+    (tmp_path / "pronunciations.toml").write_text(toml, encoding="utf-8")
+    said = subprocess.run(
+        [sys.executable, "-m", "cosyvoice_app", "normalize", "行家说 Siobhan 来了。", "--json"],
+        cwd=tmp_path, check=True, env=environment(tmp_path), timeout=120, capture_output=True,
+    )  # fmt: skip
+    assert json.loads(said.stdout)["segments"] == ["[h][áng][j][iā]说 [SH][IH0][V][AO1][N] 来了。"]
