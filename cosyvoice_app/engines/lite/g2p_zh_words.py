@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from cosyvoice_app.text.chars import words
-
 _NEUTRAL = """
-头发 tou2 fa5|頭髮 tou2 fa5|朋友 peng2 you5|喜欢 xi3 huan5|知道 zhi1 dao5|先生 xian1 sheng5|学生 xue2 sheng5
+头发 tou2 fa5|朋友 peng2 you5|喜欢 xi3 huan5|知道 zhi1 dao5|先生 xian1 sheng5|学生 xue2 sheng5
 休息 xiu1 xi5|漂亮 piao4 liang5|明白 ming2 bai5|时候 shi2 hou5|告诉 gao4 su5|事情 shi4 qing5|认识 ren4 shi5
 关系 guan1 xi5|名字 ming2 zi5|意思 yi4 si5|地方 di4 fang5|衣服 yi1 fu5|晚上 wan3 shang5|早上 zao3 shang5
 眼睛 yan3 jing5|耳朵 er3 duo5|葡萄 pu2 tao5|太阳 tai4 yang5|月亮 yue4 liang5|故事 gu4 shi5|客气 ke4 qi5|麻烦 ma2 fan5
@@ -18,7 +16,7 @@ _NEUTRAL = """
 我们 wo3 men5|你们 ni3 men5|他们 ta1 men5|她们 ta1 men5|它们 ta1 men5|咱们 zan2 men5|人们 ren2 men5|妈妈 ma1 ma5
 爸爸 ba4 ba5|爷爷 ye2 ye5|奶奶 nai3 nai5|哥哥 ge1 ge5|姐姐 jie3 jie5|弟弟 di4 di5|妹妹 mei4 mei5|叔叔 shu1 shu5
 谢谢 xie4 xie5|星星 xing1 xing5|上边 shang4 bian5|下边 xia4 bian5|里边 li3 bian5|外边 wai4 bian5|前面 qian2 mian5
-后面 hou4 mian5|後面 hou4 mian5|里面 li3 mian5|裡面 li3 mian5|裏面 li3 mian5|外面 wai4 mian5|上面 shang4 mian5
+后面 hou4 mian5|里面 li3 mian5|外面 wai4 mian5|上面 shang4 mian5
 下面 xia4 mian5|这个 zhe4 ge5|那个 na4 ge5|哪个 na3 ge5|一个 yi2 ge5|两个 liang3 ge5|几个 ji3 ge5|三个 san1 ge5
 四个 si4 ge5|五个 wu3 ge5|六个 liu4 ge5|七个 qi1 ge5|八个 ba1 ge5|九个 jiu3 ge5|十个 shi2 ge5|来过 lai2 guo5
 去过 qu4 guo5|看过 kan4 guo5|听过 ting1 guo5|吃过 chi1 guo5|起来 qi3 lai5|出来 chu1 lai5|进来 jin4 lai5|回来 hui2 lai5
@@ -32,8 +30,8 @@ _POLYPHONES = """
 长长的 chang2 chang2 de5|不长 bu4 chang2|长着 zhang3 zhe5|长得 zhang3 de5|数了数 shu3 le5 shu3|数一数 shu3 yi1 shu3
 数数 shu3 shu4|数不清 shu3 bu5 qing1|数到 shu3 dao4|睡着了 shui4 zhao2 le5|睡不着 shui4 bu5 zhao2|差点 cha4 dian3
 差不多 cha4 bu5 duo1|出差 chu1 chai1|弹琴 tan2 qin2|子弹 zi3 dan4|弹钢琴 tan2 gang1 qin2|弹吉他 tan2 ji2 ta1
-音乐 yin1 yue4|快乐 kuai4 le4|重新 chong2 xin1|重来 chong2 lai2|重复 chong2 fu4|头发乾 tou2 fa5 gan1|乾了 gan1 le5
-乾净 gan1 jing4|乾淨 gan1 jing4|乾燥 gan1 zao4|好处 hao3 chu5|到处 dao4 chu4|处长 chu4 zhang3|会计 kuai4 ji4
+音乐 yin1 yue4|快乐 kuai4 le4|重新 chong2 xin1|重来 chong2 lai2|重复 chong2 fu4|好处 hao3 chu5
+到处 dao4 chu4|处长 chu4 zhang3|会计 kuai4 ji4
 觉得 jue2 de5|睡觉 shui4 jiao4|得到 de2 dao4|得去 dei3 qu4|都是 dou1 shi4|都市 du1 shi4|地面 di4 mian4
 慢慢地 man4 man4 de5|好好地 hao3 hao1 de5|轻轻地 qing1 qing1 de5|种地 zhong4 di4|种树 zhong4 shu4|教书 jiao1 shu1
 教我 jiao1 wo3|背包 bei1 bao1|背着 bei1 zhe5|倒水 dao4 shui3|假期 jia4 qi1|放假 fang4 jia4|空儿 kong4 er5
@@ -55,12 +53,3 @@ def _parse(lines: str) -> dict[str, tuple[str, ...]]:
 
 READINGS = {**_parse(_NEUTRAL), **_parse(_POLYPHONES)}
 """Word -> a reading a character (TONE3 pinyin, 5 = neutral). Citation tones: 不 and 一 get their sandhi later."""
-
-FULL_ER = frozenset(words(
-    "女儿 婴儿 幼儿 孤儿 少儿 胎儿 健儿 宠儿 混血儿 新生儿 产儿 早产儿 男儿 孩儿 托儿 育儿 患儿 宁馨儿"
-))
-"""Words whose 儿 is a syllable, keyed by the last character before it as well as whole."""
-
-VARIANTS = {"𠮷": "吉", "〇": "零", "爲": "为", "綫": "线", "裡": "里", "裏": "里", "祂": "他", "妳": "你",
-"汙": "污", "牠": "它", "喫": "吃"}
-"""Characters without a reading in the data, or in another form there."""

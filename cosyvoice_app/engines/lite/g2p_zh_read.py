@@ -1,0 +1,153 @@
+"""The dictionary reading of every character of a run of Simplified text. In order of authority:
+
+1. our own words (`g2p_zh_words.py`) and the rules of context (`g2p_zh_context.py`), the longer match first;
+2. structure words and doubled words by their part of speech;
+3. words and phrases of pypinyin's data;
+4. for characters these leave open, the network (`polyphones.py`) where it is sure enough;
+5. the usual reading of the character.
+"""
+
+from __future__ import annotations
+
+import rjieba
+from pypinyin import Style, lazy_pinyin
+from pypinyin.constants import PHRASES_DICT
+from pypinyin.seg.mmseg import seg
+
+from cosyvoice_app.engines.lite.g2p_zh_context import ALONE, matches
+from cosyvoice_app.engines.lite.g2p_zh_words import READINGS
+from cosyvoice_app.engines.lite.polyphones import Polyphones
+
+SURE = 0.7
+"""How sure the network must be; chosen on the CPP development set and the sentences for tuning."""
+_LONGEST_WORD = max(map(len, READINGS))
+_UNSTRESSED = {"了": "le5", "着": "zhe5", "的": "de5", "过": "guo5"}
+_KIN = frozenset("爸妈爷奶哥姐弟妹叔伯公婆舅姑姨婶嫂宝娃太姥星猩蛐蝈饽")
+"""Doubled, the second is unstressed; unlike 人人, 天天."""
+SETTLED_BY_US = 90
+"""Strength of a reading from our own words and rules; below it, the length of the phrase it is from."""
+
+Tagged = list[tuple[str, str]]
+
+
+def readings(
+    run: str, polyphones: Polyphones | None = None, before: str = "", after: str = ""
+) -> tuple[list[str], list[str]]:
+    """A reading for each character of `run` (`hao4`, `lü4`, 5 = neutral), and the words `run` was cut into.
+
+    `before` and `after` are the rest of the sentence; only the network looks at them.
+    """
+    tagged: Tagged = rjieba.tag(run)
+    words = [word for word, _ in tagged]
+    word_of = [number for number, word in enumerate(words) for _ in word]
+    read, strength = _phrases(run)
+    _structure_words(tagged, read, strength)
+    _company(run, read, strength, words, word_of)
+    _particles(run, words, word_of, read, strength)
+    _open_characters(run, read, strength, polyphones, before, after)
+    return read, words
+
+
+def _phrases(run: str) -> tuple[list[str], list[int]]:
+    """Readings by pypinyin's longest phrases, and the length of the phrase each comes from (1: the character's own)."""
+    cut = list(seg.cut(run))
+    read = lazy_pinyin(cut, style=Style.TONE3, neutral_tone_with_five=True, v_to_u=True)
+    strength = [len(word) if word in PHRASES_DICT else 1 for word in cut for _ in word]
+    return read, strength
+
+
+def _structure_words(tagged: Tagged, read: list[str], strength: list[int]) -> None:
+    """了 着 的 过 by their part of speech, 们 after persons, and the second half of doubled kin and verbs."""
+    at = 0
+    for word, tag in tagged:
+        last = at + len(word) - 1
+        if word in _UNSTRESSED and tag[:1] == "u" and strength[at] < 3:
+            read[at], strength[at] = _UNSTRESSED[word], 2
+        elif len(word) == 2 and word[0] == word[1] and (tag[:1] == "v" or word[0] in _KIN) and read[at] == read[last]:
+            read[last] = read[last][:-1] + "5"
+        elif len(word) >= 2 and word[-1] == "们" and tag[:1] in ("n", "r"):
+            read[last] = "men5"
+        at += len(word)
+
+
+def _company(run: str, read: list[str], strength: list[int], words: list[str], word_of: list[int]) -> None:
+    """Our own words and the rules of context, unless they would break a word of the dictionary: 都是 isn't in 首都|是.
+
+    Words the cut only guessed don't count. The longest says; of equals, a word before a rule.
+    """
+    found: list[tuple[int, int, int, tuple[str, ...]]] = []  # length, start, place, readings
+    for start in range(len(run)):
+        for size in range(min(_LONGEST_WORD, len(run) - start), 1, -1):
+            own = READINGS.get(run[start : start + size])
+            if own is not None:
+                found.append((size, start, start, own))
+    found += [(m.length, m.start, m.place, (m.reading,)) for m in matches(run)]
+    # The last written stays: the longest, and of equals the one found first, so words before rules.
+    for size, start, place, said in sorted(found[::-1], key=lambda f: f[0]):
+        if _breaks_a_word(place, start, words, word_of):
+            continue
+        for i, reading in enumerate(said, place):
+            # A longer phrase of the data knows more than a short rule: 长年累月.
+            if strength[i] <= max(size, 2) or strength[i] == SETTLED_BY_US:
+                read[i], strength[i] = reading, SETTLED_BY_US
+
+
+def _breaks_a_word(place: int, start: int, words: list[str], word_of: list[int]) -> bool:
+    """Whether the character at `place` is in a word of the dictionary that begins before `start`."""
+    return start > 0 and word_of[start - 1] == word_of[place] and rjieba.has_word(words[word_of[place]])
+
+
+def _particles(run: str, words: list[str], word_of: list[int], read: list[str], strength: list[int]) -> None:
+    """得 and 地 where they aren't part of a word of the dictionary, by the words on both sides."""
+    for place, char in enumerate(run):
+        word = words[word_of[place]]
+        if char not in "得地" or strength[place] >= SETTLED_BY_US or (len(word) > 1 and rjieba.has_word(word)):
+            continue
+        # Cut again on either side: the first cut likes to glue the particle to a neighbour (地笑).
+        before = (rjieba.tag(run[:place]) or [("", "")])[-1]
+        if len(before[0]) > 1 and not rjieba.has_word(before[0]):
+            before = rjieba.tag(before[0][-1])[0]
+        after = (rjieba.tag(run[place + 1 :]) or [("", "")])[0]
+        read[place] = _de(before, after) if char == "得" else _di(before, after)
+        strength[place] = SETTLED_BY_US
+
+
+_COMPLEMENT_VERBS = frozenset("下说写唱跑走吃长做打玩看听学睡笑哭气忙累热冷高变来去穿过活干讲跳飞开住想用喝读画急冻")
+_GOTTEN = frozenset("奖病癌炎症分票名军银金")
+_ON_LAND = frozenset("上下里面方铁图球板址区点毯震理狱道势位形带段块皮主")
+
+
+def _de(before: tuple[str, str], after: tuple[str, str]) -> str:
+    """得 between two tagged words: after what is done or is so, the complement; else "must" or "get"."""
+    word, tag = before
+    if after[0][:1] in ("了", "过") or after[0][:1] in _GOTTEN or (after[1][:1] == "n" and after[0][-1] in _GOTTEN):
+        return "de2"
+    if word[-1:] in _COMPLEMENT_VERBS or tag[:1] in ("v", "a", "z", "i", "b"):
+        return "de5"
+    if after[1][:1] == "m":
+        return "dei3" if tag[:1] in ("d", "c") else "de2"
+    return "dei3" if after[0] else "de5"
+
+
+def _di(before: tuple[str, str], after: tuple[str, str]) -> str:
+    """地 between two tagged words: earth after a measure or what is done to it, and at the end; else the adverb's."""
+    word, tag = before
+    if not word or not after[0] or tag[:1] in ("m", "q", "r", "p") or (tag[:1] == "v" and len(word) == 1):
+        return "di4"
+    return "di4" if after[0][0] in _ON_LAND else "de5"
+
+
+def _open_characters(
+    run: str, read: list[str], strength: list[int], polyphones: Polyphones | None, before: str, after: str
+) -> None:
+    """Characters that no word, phrase or rule has read."""
+    places = [i for i in range(len(run)) if strength[i] == 1]
+    for i in places:
+        read[i] = ALONE.get(run[i], read[i])
+    if polyphones is None:
+        return
+    said = polyphones.read(before + run + after, [len(before) + i for i in places if run[i] not in ALONE])
+    for i in places:
+        reading, sure = said.get(len(before) + i, ("", 0.0))
+        if sure >= SURE:
+            read[i] = reading
