@@ -6,13 +6,12 @@ import re
 
 from cosyvoice_app.text import numbers as n
 from cosyvoice_app.text.chars import words
-from cosyvoice_app.text.rule import Match, Rule, after, before, left_alone, rule
+from cosyvoice_app.text.rule import Match, Rule, after, before, each, rule
 
 MONTHS = words("January February March April May June July August September October November December")
 _ANYWHERE = {
     "mr": "Mister",
     "mrs": "Missus",
-    "ms": "Miz",
     "messrs": "Messers",
     "prof": "Professor",
     "vs": "versus",
@@ -63,7 +62,7 @@ _BEFORE_A_NUMBER = {
     "eq": "equation",
     "ver": "version",
 }
-_DAYS = {"Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday"} | {
+DAYS = {"Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday"} | {
     "Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday"
 }  # fmt: skip
 _NOT_STREETS = "In|At|The|To|From|Near|Of|And|Visit|On|By|For|With|But|Our|My|His|Her|This|Is|Was"
@@ -88,54 +87,51 @@ def _month(typed: str) -> str:
 
 
 def _ending(m: Match) -> str:
-    return "." if re.match(r"\s*$|\s*\n", after(m)) else ""
+    """The point of an abbreviation that ends the sentence too."""
+    return "." if re.match(r"\s*$|\s*\n|\s+(?:The|It|He|She|We|They|This|That|But|And|In|On|You|I)\b", after(m)) else ""
 
 
 ABBREVIATIONS: tuple[Rule, ...] = (
-    rule(r"\betc\.(?=\s*$|\s+[A-Z])", left_alone, lambda m: "et cetera.", ".", alone="en"),
+    rule(r"\betc\.(?=\s*$|\s+[A-Z])", *each(lambda m: "et cetera."), ".", alone="en"),
     rule(
         rf"\b({'|'.join(re.escape(a) for a in _ANYWHERE if a not in ('inc', 'ltd', 'corp', 'ave', 'est'))})\.",
-        left_alone,
-        lambda m: _ANYWHERE[m[1].lower()],
+        *each(lambda m: _ANYWHERE[m[1].lower()]),
         ".",
         alone="en",
         flags=re.IGNORECASE,
     ),
     rule(
-        r"(?<=[A-Za-z] )(Inc|Ltd|Corp|Ave)\.",
-        left_alone,
-        lambda m: _ANYWHERE[m[1].lower()] + _ending(m),
+        r"\b(Inc|Ltd|Corp|Ave)\.",
+        *each(lambda m: _ANYWHERE[m[1].lower()] + _ending(m)),
         ".",
         alone="en",
     ),
-    rule(r"\bDr\.", lambda m: "Doctor", lambda m: _street_or_saint(m, "Drive", "Doctor") or "Doctor", ".", alone="en"),
-    rule(r"\bSt\.", left_alone, lambda m: _street_or_saint(m, "Street", "Saint"), ".", alone="en"),
-    rule(r"\bRd\.(?!\w)", left_alone, lambda m: "Road" + _ending(m), ".", alone="en"),
-    rule(rf"\b({'|'.join(_BEFORE_A_NAME)})\.(?=\s[A-Z])", left_alone, lambda m: _BEFORE_A_NAME[m[1]], ".", alone="en"),
+    rule(r"\bDr\.", *each(lambda m: _street_or_saint(m, "Drive", "Doctor") or "Doctor"), ".", alone="en"),
+    rule(r"\bMs\.", *each(lambda m: "Miz"), ".", alone="en"),
+    rule(r"\bSt\.", *each(lambda m: _street_or_saint(m, "Street", "Saint")), ".", alone="en"),
+    rule(r"\bRd\.(?!\w)", *each(lambda m: "Road" + _ending(m)), ".", alone="en"),
+    rule(rf"\b({'|'.join(_BEFORE_A_NAME)})\.(?=\s[A-Z])", *each(lambda m: _BEFORE_A_NAME[m[1]]), ".", alone="en"),
     rule(
-        rf"\b({'|'.join(_BEFORE_A_NUMBER)})\.\s?(?=\d|[IVX]+\b)",
-        left_alone,
-        lambda m: _like(_BEFORE_A_NUMBER[m[1].lower()], m[1]) + " ",
+        rf"\b({'|'.join(_BEFORE_A_NUMBER)})\.\s?(?=\d|(?<!\bp\.\s)(?<!\bp\.)[IVX]+\b)",
+        *each(lambda m: _like(_BEFORE_A_NUMBER[m[1].lower()], m[1]) + " "),
         ".",
         alone="en",
         flags=re.IGNORECASE,
     ),
     rule(
-        r"\b(Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.(?=\s?\d|\s[a-z]|,)",
-        left_alone,
-        lambda m: _month(m[1]),
+        r"\b(Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.(?!\w*\.)",
+        *each(lambda m: _month(m[1]) + _ending(m)),
         ".",
         alone="en",
     ),
     rule(
-        rf"\b({'|'.join(_DAYS)})\.(?=,?\s(?:{'|'.join(m[:3] for m in MONTHS)}|\d|at\b|to\b|and\b|through\b))",
-        left_alone,
-        lambda m: _DAYS[m[1]],
+        rf"\b({'|'.join(DAYS)})\.(?=,?\s(?:{'|'.join(m[:3] for m in MONTHS)}|\d|at\b|to\b|and\b|through\b))",
+        *each(lambda m: DAYS[m[1]]),
         ".",
         alone="en",
     ),
-    rule(r"(?<![\w/])w/o(?![\w/])", left_alone, lambda m: "without", "/", alone="en"),
-    rule(r"(?<![\w/])w/(?=\s?[A-Za-z]{2})", left_alone, lambda m: "with ", "/", alone="en"),
+    rule(r"(?<![\w/])w/o(?![\w/])", *each(lambda m: "without"), "/", alone="en"),
+    rule(r"(?<![\w/])w/(?=\s?[A-Za-z]{2})", *each(lambda m: "with "), "/", alone="en"),
     # List marks: "1. Open the door. 2. Sit down." are no decimals.
     rule(
         r"(?:(?<=^)|(?<=\n)|(?<=[.。!?！？]\s))(\d{1,3})[.)、．]\s+(?=[^\s\d])",

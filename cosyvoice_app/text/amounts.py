@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 
 from cosyvoice_app.text import numbers as n
+from cosyvoice_app.text.abbreviations import MONTHS
 from cosyvoice_app.text.chars import HAN
 from cosyvoice_app.text.codes import digits_only, en_phone
-from cosyvoice_app.text.money import zh_scaled
+from cosyvoice_app.text.dates import is_date
+from cosyvoice_app.text.money import en_scaled, zh_scaled
 from cosyvoice_app.text.rule import DASH, DIGITS, NUM, Match, Rule, after, before, left_alone, rule, says
 from cosyvoice_app.text.units import UNITS
 
 _MEASURES = (
     "个位只条件次天张块杯斤遍本名家种辆台双对口份倍元米点幅封根间颗首套项场篇瓶碗盒包箱袋片粒万亿千匹头朵支枝座棵株部段句排"
-    "组把桶罐串滴勺圈顿趟声拳脚"
+    "组把桶罐串滴勺圈顿趟声拳脚夜晚"
 )
+_COUNTED = "元块位人部毫厘公层楼号度兆多余路瓦升平字集页章级岁分秒吨里"
 _UNIT = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u not in "%‰")
 _UNIT_WORD = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if len(u) > 1 and u[0].isalpha())
 _HAN_SUFFIX = "[元万亿岁天周点时分秒年月日号楼层级度人个名次章页集期米斤块倍折]|公里|小时|分钟|公斤"
@@ -32,7 +35,8 @@ def _sign(number: str) -> str:
 def _zh_unit(m: Match) -> str:
     unit = UNITS[m["unit"]][0] + (f"每{UNITS[m['per']][0]}" if m["per"] else "")
     if m["to"]:
-        return f"{n.zh_number(m['number'])}到{n.zh_number(m['to'])}{m['step'] or ''}{unit}"
+        low, high = _zh_counted(m["number"], True), _zh_counted(m["to"], not m["step"])
+        return f"{low}到{high}{m['step'] or ''}{unit}"
     if m["step"]:
         return zh_scaled(m["number"], m["step"]) + unit
     sign = "正" if m["number"][0] == "+" else ""
@@ -91,6 +95,8 @@ def _en_degrees(m: Match) -> str:
 
 def _zh_percent(m: Match) -> str:
     name = {"%": "百分之", "％": "百分之", "‰": "千分之"}[m[2]]
+    if m[1] == "100" and name == "百分之":
+        return "百分之百"
     return _sign(m[1]) + name + n.zh_number(m[1].lstrip("+-−"))
 
 
@@ -122,6 +128,10 @@ def _en_fraction(m: Match) -> str:
         return f"{n.en_integer(m[1])}-{n.en_integer(m[2])}"
     if bottom == 0 or top > bottom:
         return f"{n.en_integer(m[1])} over {n.en_integer(m[2])}"
+    if bottom > 12 and bottom not in (16, 20, 32, 64):
+        if is_date(m[1], m[2]) and re.match(r"\s?(?:[.,;:!?)]|$|(?:at|from|to|through|until|and)\b)", after(m)):
+            return f"{MONTHS[top - 1]} {n.en_ordinal(m[2])}"
+        return f"{n.en_integer(m[1])} out of {n.en_integer(m[2])}"
     of_ten = bottom in (10, 100) and not re.match(r"\s(?:of|a|an|inch|mile)\b", after(m))
     if of_ten or re.match(r"\sstars?\b", after(m)):
         return f"{n.en_integer(m[1])} out of {n.en_integer(m[2])}"
@@ -141,7 +151,25 @@ def _zh_range(m: Match) -> str:
         return f"{n.zh_digits(m[1])}到{n.zh_digits(m[2])}"
     if _is_phone_like(m) and not (len(m[1]) == len(m[2]) == 4):
         return n.zh_digits(digits_only(m[0]), phone=True)
-    return f"{n.zh_number(m[1])}到{n.zh_number(m[2])}"
+    counted = _is_counted(after(m))
+    return f"{_zh_counted(m[1], counted)}到{_zh_counted(m[2], counted)}"
+
+
+def _zh_counted(number: str, counted: bool) -> str:
+    return "两" if counted and number == "2" else n.zh_number(number)
+
+
+def _is_counted(rest: str) -> bool:
+    """Behind 2, these make it 两."""
+    return bool(re.match(rf"\s?(?:[{_MEASURES}]|年(?!级)|小时|分钟|公里|千米|室\s?[\d一二三]厅)", rest))
+
+
+def _is_a_year(m: Match) -> bool:
+    """A number like 2024 that nothing counts, behind a name or where a year is told: VidCon 2024, 截至2023."""
+    if not re.fullmatch(r"(?:19|20)\d\d", m[1]) or re.match(rf"[.,]\d|[A-Za-z%]|\s?[{_MEASURES}{_COUNTED}]", after(m)):
+        return False
+    told = r"(?:[A-Za-z]\s?|[于在自从至到]|截至|[奥运会节杯博览]|你好|再见|告别|迎接|走进|东京|巴黎|北京|伦敦)$"
+    return bool(re.search(told, before(m)))
 
 
 def _en_range(m: Match) -> str:
@@ -157,13 +185,10 @@ def _zh_plain(m: Match) -> str:
     digits = written.lstrip("+-−")
     if "." not in digits and "," not in digits and digits.startswith("0") and len(digits) > 1:
         return n.zh_digits(digits)
-    rest = after(m)
-    if (
-        written == "2"
-        and re.match(rf"\s?(?:[{_MEASURES}]|年(?!级)|小时|分钟|公里|千米|室\s?[\d一二三]厅)", rest)
-        and not m.string[: m.start()].endswith("第")
-    ):
+    if written == "2" and _is_counted(after(m)) and not before(m, 1).endswith("第"):
         return "两"
+    if _is_a_year(m):
+        return n.zh_digits(written)
     sign = "正" if written.startswith("+") else ""
     return sign + n.zh_number(written)
 
@@ -200,7 +225,7 @@ def _inches(m: Match) -> bool:
 AMOUNTS: tuple[Rule, ...] = (
     # A dash between two amounts that each have their unit: 30%~50%, 5kg-10kg, 3月5日-7日, ¥5-¥10.
     rule(
-        rf"((?:{NUM})(?:\s?(?:{_UNIT_WORD})|[%％‰℃℉°]|°C|°F)){DASH}(?=[$€£¥￥]?[-−]?\d)",
+        rf"((?:{NUM})(?:\s?(?:{_UNIT_WORD})|[%％‰℃℉°kKwW]|°C|°F)){DASH}(?=[$€£¥￥]?[-−]?\d)",
         lambda m: m[1] + "到",
         lambda m: m[1] + " to ",
         "-–—~～−",
@@ -210,6 +235,13 @@ AMOUNTS: tuple[Rule, ...] = (
         rf"((?:{NUM})({_HAN_SUFFIX})){DASH}(?=(?:\d+年)?(?:\d+月)?\d[\d.]*\2)",
         lambda m: m[1] + "到",
         lambda m: m[1] + "到",
+        "-–—~～−",
+        DIGITS,
+    ),
+    rule(
+        rf"(?<![A-Za-z])(([A-Za-z])\d{{1,3}}){DASH}(?=\2\d)",
+        lambda m: m[1] + "到",
+        lambda m: m[1] + " to ",
         "-–—~～−",
         DIGITS,
     ),
@@ -252,8 +284,24 @@ AMOUNTS: tuple[Rule, ...] = (
         DIGITS,
     ),
     rule(
+        r"(?<![A-Za-z\d.])(\d{1,2})\s?ft\s?(\d{1,2})\s?in(?![A-Za-z])",
+        lambda m: f"{n.zh_integer(m[1])}英尺{n.zh_integer(m[2])}英寸",
+        lambda m: f"{n.en_integer(m[1])} feet {n.en_integer(m[2])} inches",
+        "f",
+        DIGITS,
+    ),
+    # 5m users, 1.6bn: short for a million or a billion, not metres.
+    rule(
+        r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)(bn|mn|m(?=\s(?:people|users|views|viewers|subscribers|followers|downloads|copies|"
+        r"customers|members|jobs|homes|years|records|plays|streams|fans)\b))(?![A-Za-z\d])",
+        lambda m: zh_scaled(m[1], m[2]),
+        lambda m: en_scaled(m[1], m[2]),
+        "m" + "b",
+        DIGITS,
+    ),
+    rule(
         rf"(?P<number>(?:(?<![A-Za-z\d])[-−+])?(?:{NUM}))(?:{DASH}(?P<to>{NUM}))?\s?(?P<step>万亿|千万|百万|万|亿)?\s?"
-        rf"(?P<unit>{_UNIT})(?:/(?P<per>{_UNIT})(?![A-Za-z\d]))?(?![A-Za-z\d²³])",
+        rf"(?P<unit>{_UNIT})(?:/(?P<per>{_UNIT})(?![A-Za-z\d]))?(?![A-Za-z²³])(?!\d+(?![\dA-Za-z]))",
         _zh_unit,
         _en_unit,
     ),
@@ -298,7 +346,6 @@ AMOUNTS: tuple[Rule, ...] = (
         "~～",
         DIGITS,
     ),
-    rule(r"(?<![\w~～])[~～]\s?(?=\d)", *says("约", "about "), "~～", DIGITS),
     rule(
         r"\b(\d+)(?:st|nd|rd|th)\b",
         lambda m: "第" + n.zh_integer(m[1]),
@@ -311,7 +358,7 @@ AMOUNTS: tuple[Rule, ...] = (
 PLAIN: tuple[Rule, ...] = (
     rule(
         rf"(?<![\d.A-Za-z])((?:(?<![A-Za-z\d{HAN}])[-−+]"
-        rf"|(?<=[于是为到至约了得成示额率差值温由从负利损益量度])[-−+]|(?<=[{HAN}])[-−](?=\d+\.\d))?(?:{NUM}))",
+        rf"|(?<=[于是为到至约了得成示额率差值温由从负利损益量度分低高数亏跌降涨])[-−+]|(?<=[{HAN}])[-−](?=\d+\.\d))?(?:{NUM}))",
         _zh_plain,
         _en_plain,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cosyvoice_app.text import numbers as n
-from cosyvoice_app.text.rule import DASH, DIGITS, Match, Rule, after, before, left_alone, rule, says
+from cosyvoice_app.text.rule import DASH, DIGITS, Match, Rule, after, before, each, left_alone, rule, says
 
 _DAY_PART = re.compile(r"(?:上午|下午|晚上|早上|中午|凌晨|傍晚|清晨|今晚|今早|明早|明晚|夜里|早晨|晚)\s?$")
 _RATIO_BEFORE = re.compile(
@@ -143,7 +143,7 @@ def _is_height(m: Match) -> bool:
 
 
 def _zh_feet(m: Match) -> str:
-    if _is_height(m) and re.search(r"高|英尺|英寸|米|长", before(m, 12)):
+    if _is_height(m) and re.search("高|英尺|英寸|米|长", before(m, 12) + after(m, 2)):
         return f"{n.zh_integer(m[1])}英尺{n.zh_number(m[2])}英寸"
     return f"{n.zh_integer(m[1])}分{n.zh_number(m[2])}秒"
 
@@ -156,9 +156,28 @@ def _en_feet(m: Match) -> str:
 
 _TIME = r"([01]?\d|2[0-4])[:：]([0-5]\d)(?:[:：]([0-5]\d))?(?![\d:])"
 
+_BOOKS = (
+    "Genesis|Exodus|Leviticus|Numbers|Deuteronomy|Joshua|Judges|Samuel|Kings|Job|Psalms?|Proverbs|Isaiah|Jeremiah|Ezekiel|"
+    "Daniel|Matthew|Mark|Luke|John|Acts|Romans|Corinthians|Galatians|Ephesians|Philippians|Timothy|Hebrews|Peter|Revelation"
+)
+
+
+def _verse(m: Match) -> str:
+    until = f" to {n.en_integer(m[4])}" if m[4] else ""
+    return f"{m[1]} {n.en_integer(m[2])} {n.en_integer(m[3])}{until}"
+
+
 TIMES: tuple[Rule, ...] = (
+    rule(rf"\b({_BOOKS})\s(\d{{1,3}}):(\d{{1,3}})(?:[-–](\d{{1,3}}))?(?![:\d])", *each(_verse), DIGITS, ":"),
     rule(r"\b(UTC|GMT)\s?([+\-−±])\s?(\d{1,2})(?::?(\d\d))?(?!\d)", _zh_offset, _en_offset, DIGITS, "TC"),
-    rule(r"(?<![\w'.])(\d{1,2})['’]\s?(\d{1,2}(?:\.\d+)?)(?:\"|''|[”“]|’’)", _zh_feet, _en_feet, DIGITS, "'’"),
+    rule(
+        r"(?<![\w'.])(\d{1,2})['’]\s?(\d{1,2}(?:\.\d+)?)(?:\"|''|[”“]|’’)",
+        _zh_feet,
+        _en_feet,
+        DIGITS,
+        "'’",
+        alone="en",
+    ),
     rule(
         r"(?<![\w'.])([4-7])'(\d|1[01])(?![\d'\"”])",
         left_alone,
@@ -172,6 +191,13 @@ TIMES: tuple[Rule, ...] = (
         _zh_until,
         _en_until,
         alone="en",
+        flags=re.IGNORECASE,
+    ),
+    rule(
+        r"\b([ap])\.?m\.?\s?(\d{1,2}:\d\d(?::\d\d)?)(?![\d:])(?!\s?[ap]\.?m)",
+        lambda m: f"{m[2]} {m[1]}m",
+        lambda m: f"{m[2]} {m[1]}m",
+        ":",
         flags=re.IGNORECASE,
     ),
     rule(rf"(?<=:\d\d){DASH}(?=\d{{1,2}}:\d\d)", *says("到", " to "), ":"),

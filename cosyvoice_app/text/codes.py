@@ -16,7 +16,7 @@ _PHONE = (
 _ABROAD = r"\+\d{1,3}[\s-]?\(?\d{1,4}\)?(?:[\s-]\d{2,4}){1,4}|\+\d{1,3}[\s-]1[3-9]\d{9}|\+\d{8,15}"
 _ZH_KEY = (
     "电话|手机|热线|致电|号码|传真|尾号|编号|卡号|账号|帐号|验证码|密码|口令|邮编|学号|工号|房号|群号|代码|证号|单号|订单|运单|"
-    "车牌|QQ|微信|客服|序列号|取件码|邀请码|兑换码|优惠码|流水号|身份证|会员号|工单"
+    "车牌|QQ|微信|客服|序列号|取件码|邀请码|兑换码|优惠码|流水号|身份证|会员号|工单|会议号|ID|群"
 )
 _ZH_PHONE_KEY = re.compile("电话|手机|热线|致电|客服|打|拨|报警|急救")
 _MEASURED = "个次年月天元块位人份台部万亿千百款行条多余楼层路号秒分小米公克斤"
@@ -72,6 +72,11 @@ def _zh_keyed(m: Match) -> str:
     return m[1] + said
 
 
+def _zh_mixed(m: Match) -> str | None:
+    """密码：12ab34, letters as they are and digits one by one."""
+    return m[1] + _spelled(m[2], 0) if re.search(r"\d", m[2]) else None
+
+
 def _account(m: Match, which: int) -> str | None:
     return _spelled(m[0], which) if len(digits_only(m[0])) >= 10 else None
 
@@ -81,8 +86,10 @@ def _long_number(m: Match, which: int) -> str | None:
     return None if m[0].endswith("000000") else _spelled(m[0], which)
 
 
-def _colour(m: Match, which: int) -> str:
-    """#FF5733: no letter groups, or FF would be a word."""
+def _colour(m: Match, which: int) -> str | None:
+    """#FF5733: no letter groups, or FF would be a word. Digits alone are a colour where the words say so."""
+    if m[1].isdecimal() and not re.search(r"色|colou?r|hex", before(m), re.IGNORECASE):
+        return None
     said = [(n.zh_digits(c) if which == 0 else n.en_digits(c)) if c.isdecimal() else c.upper() for c in m[1]]
     return " ".join(said)
 
@@ -100,10 +107,14 @@ def _en_hash(m: Match) -> str:
     return "number " + (n.en_digits(digits) if len(digits) > 3 else digits)
 
 
-def _pairs(m: Match) -> str:
-    return f"{m[1]}{n.en_integer(m[2][0])} {n.en_year('1' + m[2]).split(' ', 1)[1]}" if m[2][1] != "0" else (
-        m[1] + n.en_digits(m[2])
-    )  # fmt: skip
+def _in_pairs(digits: str) -> str:
+    """747 is "seven forty-seven", 1080 "ten eighty"."""
+    head, tail = digits[:-2], digits[-2:]
+    return n.en_digits(digits) if tail[0] == "0" else f"{n.en_integer(head)} {n.en_integer(tail)}"
+
+
+def _lines(m: Match) -> str:
+    return _in_pairs(m[1])
 
 
 def zh_in_name(m: Match) -> str:
@@ -133,15 +144,28 @@ CODES: tuple[Rule, ...] = (
         DIGITS,
         CAPITALS,
     ),
-    rule(r"(?<![\d+-])\d{4}(?:[ -]\d{4}){2,4}(?![\d-])", _zh_spelled, _en_spelled, DIGITS, " -"),
+    rule(r"(?<![\d+-])\d{4}(?:[ -]\d{4}){2,4}(?:[ -]\d{1,3})?(?![\d-])", _zh_spelled, _en_spelled, DIGITS, " -"),
     rule(r"(?<![\d.])\d{17}[Xx](?!\w)", _zh_spelled, _en_spelled, DIGITS, "xX"),
     rule(r"\b0[xX][0-9a-fA-F]+\b", _zh_spelled, _en_spelled, DIGITS, "xX"),
     rule(rf"(?<![\d.-])(?:{_ABROAD})(?![\d-])", _zh_call, _en_call, "+"),
     rule(r"(?<=拨)(打|通)?(\s?)(\+?\d[\d\s-]+\d)", lambda m: (m[1] or "") + m[2] + zh_phone(m[3]), left_alone),
     rule(
-        rf"((?:(?:{_ZH_KEY})(?:号码?)?(?:是|为|：|:|\s)*)|打|报警|急救)(\+?\d[\d-]{{1,}}\d)(?![\d.,%A-Za-z]|\s?[{_MEASURED}])",
+        rf"((?:(?:{_ZH_KEY})(?:号码?|群)?(?:是|为|：|:|\s)*)|打|报警|急救)(\+?\d[\d-]{{1,}}\d)(?![\d.,%A-Za-z]|\s?[{_MEASURED}])",
         _zh_keyed,
         left_alone,
+    ),
+    rule(
+        rf"((?:{_ZH_KEY})(?:号码?|群)?(?:是|为|：|:)\s?)([A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9]))(?![\w.%])(?!\s?[{_MEASURED}])",
+        _zh_mixed,
+        left_alone,
+    ),
+    rule(r"(?<=[备字第证])\d{5,}(?=号)", *each(lambda m: n.zh_digits(m[0])), "号"),
+    rule(
+        r"(?<!\w)\*(\d+(?:\*\d+)*)#",
+        lambda m: "星" + "星".join(n.zh_digits(part) for part in m[1].split("*")) + "井",
+        lambda m: "star " + " star ".join(n.en_digits(part) for part in m[1].split("*")) + " hash",
+        "*",
+        "#",
     ),
     rule(r"(?<![\d.])(1[3-9]\d)[\s-]?(\d{4})[\s-]?(\d{4})(?!\d)", _zh_call, _en_call),
     rule(
@@ -170,7 +194,7 @@ CODES: tuple[Rule, ...] = (
         CAPITALS,
     ),
     rule(
-        r"(?<![\w&])#(?=[0-9a-fA-F]*\d)(?=[0-9a-fA-F]*[a-fA-F])([0-9a-fA-F]{8}|[0-9a-fA-F]{6}|[0-9a-fA-F]{3})\b",
+        r"(?<![\w&])#((?=[0-9a-fA-F]*\d)(?:[0-9a-fA-F]{8}|[0-9a-fA-F]{6}|[0-9a-fA-F]{3})|([a-fA-F])\2{2}(?:\2{3})?)\b",
         lambda m: _colour(m, 0),
         lambda m: _colour(m, 1),
         "#",
@@ -191,7 +215,13 @@ CODES: tuple[Rule, ...] = (
         r"|(?<=波音)(7\d7)|(?<=空客)(3\d0)",
         *each(lambda m: n.zh_digits(m[0])),
     ),
-    rule(r"\b((?:Boeing|Airbus)\s)(7\d7|3\d0)\b", left_alone, _pairs, "BA"),
+    rule(
+        rf"(?<![\d.])(10086|10010|955\d\d|123(?:06|15|45|20|33|48|66|78))(?![\d.,A-Za-z]|\s?[{_MEASURED}])",
+        _zh_call,
+        left_alone,
+    ),
+    rule(r"(?<![\d.])(2160|1440|1080|720|480|360)(?=[pP](?![A-Za-z]))", lambda m: n.zh_digits(m[1]), _lines, "pP"),
+    rule(r"\b((?:Boeing|Airbus)\s)(7\d7|3\d0)\b", left_alone, lambda m: m[1] + _in_pairs(m[2]), "BA"),
     rule(r"(?<![\d·])(\d{1,2})·(\d{1,2})(?![\d·])", *each(lambda m: n.zh_digits(m[1] + m[2])), "·"),
 )
 
@@ -207,6 +237,13 @@ IN_NAMES: tuple[Rule, ...] = (
 """Names whose letters could be taken for units, so they come before the amounts."""
 
 LETTERED: tuple[Rule, ...] = (
+    rule(
+        r"(?<=[A-Za-z])(\d{1,3}(?:,\d{3})+)(?!\d)",
+        lambda m: n.zh_number(m[1]),
+        lambda m: n.en_number(m[1]),
+        ",",
+        DIGITS,
+    ),
     rule(
         r"(?<=[A-Za-z])[-‑]?(\d+\.\d+)(?![\d.]*\.\d)",
         lambda m: n.zh_number(m[1]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cosyvoice_app.text import numbers as n
-from cosyvoice_app.text.abbreviations import MONTHS
+from cosyvoice_app.text.abbreviations import DAYS, MONTHS
 from cosyvoice_app.text.clock import en_clock, zone
 from cosyvoice_app.text.rule import (
     CAPITALS,
@@ -19,8 +19,10 @@ from cosyvoice_app.text.rule import (
     each,
     left_alone,
     rule,
+    says,
 )
 
+_DAYS = DAYS | {day: day for day in DAYS.values()}
 _MONTH = "(?:" + "|".join(f"{m}|{m[:3]}\\.?" for m in MONTHS) + "|Sept\\.?)"
 
 
@@ -81,10 +83,11 @@ def _en_day_first(m: Match) -> str | None:
 
 def _month_and_day(m: Match) -> bool:
     named = (
-        r"(?:\b(?:on|by|until|till|since|before|after|due|dated?|from|starts?|ends?)|日期|时间|截止|截至|[于自从])"
+        r"(?:\b(?:on|by|until|till|since|before|after|due|dated?|from|starts?|ends?)|日期|时间|截止|截至|[今明昨后前]天|周[一二三四五六日]|[于自从])"
         r"[:：]?\s?$"
     )
-    return is_date(m[1], m[2]) and bool(re.search(named, before(m), re.IGNORECASE))
+    feast = "(?:妇女|劳动|儿童|建军|教师|国庆|情人|圣诞|光棍|植树|青年|愚人|元旦)"
+    return is_date(m[1], m[2]) and bool(re.search(named, before(m), re.IGNORECASE) or re.match(feast, after(m)))
 
 
 def _zh_month_day(m: Match) -> str | None:
@@ -162,8 +165,39 @@ DATES: tuple[Rule, ...] = (
         lambda m: f"{n.en_year(m[1])} to {n.en_integer(m[2])}",
     ),
     rule(r"(?<!\d)(\d{4})(?=年)", *each(_zh_year), DIGITS, "年"),
+    rule(
+        r"(?<!\d)((?:19|20)\d\d)(?=[QqH][1-4](?!\w))",
+        lambda m: n.zh_digits(m[1]),
+        lambda m: n.en_year(m[1]) + " ",
+        "QqH",
+    ),
+    rule(
+        r"(?<=[（(])((?:1\d|20)\d\d)(?=\s?[-–—~～]\s?[?？今]?[)）])",
+        lambda m: n.zh_digits(m[1]),
+        lambda m: n.en_year(m[1]),
+        "(（",
+    ),
+    rule(
+        r"(?<![\d.])(\d{1,2})\.(\d{1,2})(?=假期|黄金周|小长假|长假)",
+        *each(lambda m: n.zh_integer(m[1]) + n.zh_integer(m[2])),
+        ".",
+    ),
+    rule(
+        r"((?:周|星期)[一二三四五六日天])\s?[-~～–—]\s?(?=(?:周|星期)?[一二三四五六日天])",
+        *each(lambda m: m[1] + "到"),
+        "周期",
+    ),
+    rule(
+        rf"\b({'|'.join(_DAYS)})\s?[-–—~]\s?({'|'.join(_DAYS)})\b",
+        *each(lambda m: f"{_DAYS[m[1]]} to {_DAYS[m[2]]}"),
+        "MTWFS",
+    ),
     rule(r"(?<![\d.])(\d\d)(?=年\s?\d{1,2}月)", *each(lambda m: n.zh_digits(m[1])), DIGITS, "年"),
-    rule(r"(?<![\d.])(00|05|10|[5-9][05])(?=后(?![天年月日分秒小周个\d]))", *each(lambda m: n.zh_digits(m[1])), "后"),
+    rule(
+        r"(?<![\d.])(00|05|10|[5-9][05])(?=后(?![天年月日分秒小周个]|\d(?!\d后)))",
+        *each(lambda m: n.zh_digits(m[1])),
+        "后",
+    ),
     rule(
         r"(?<!\d)((?:19|20)\d\d)(?=\s?(?:赛季|款|届|版|财年|学年|级|春|夏|秋|冬|奥运|世界杯|高考|全年|新年|跨年))",
         *each(lambda m: n.zh_digits(m[1])),
@@ -175,6 +209,7 @@ DATES: tuple[Rule, ...] = (
         DIGITS,
         "-/",
     ),
+    rule(rf"(?<=\d0s){DASH}(?=(?:the\s)?'?\d+s\b)", *says("到", " to "), "s"),
     rule(r"\b(\d{3}0)'?s\b", lambda m: n.zh_digits(m[1]) + "年代", lambda m: n.en_plural(n.en_year(m[1])), alone="en"),
     rule(
         r"(?<!\w)'(\d0)s\b",

@@ -19,7 +19,8 @@ _COMMENT = re.compile(r"<!--[^<>]{0,400}?-->|<!DOCTYPE html>", re.IGNORECASE)
 _RAISED = re.compile(r"<sup>([+−-]?\d{1,9})</sup>", re.IGNORECASE)
 _SUPERSCRIPTS = str.maketrans("0123456789+-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻")
 _LINE_MARKUP = re.compile(
-    r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+•·◦▪▫●○■□▶►➤✦✓✔☑☐][ \t]+(?:\[[ xX]\][ \t]+)?|(?:[-=_*~][ \t]?){3,}$|\|)",
+    r"^[ \t]*(?:#{1,6}[ \t]+|>(?![=\d])[ \t]?|\||(?:[-=_*~][ \t]?){3,}$"
+    r"|[-*+•·◦▪▫●○■□▶►➤✦✓✔☑☐][ \t]+(?:\[[ xX]\][ \t]+)?)",
     re.MULTILINE,
 )
 _IMAGE = re.compile(r"!(?=\[[^\[\]\n]{0,200}\]\()")

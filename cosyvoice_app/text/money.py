@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 
 from cosyvoice_app.text import numbers as n
-from cosyvoice_app.text.rule import CAPITALS, DASH, DIGITS, NUM, Match, Rule, after, rule
+from cosyvoice_app.text.rule import CAPITALS, DASH, DIGITS, NUM, Match, Reader, Rule, after, before, rule
 from cosyvoice_app.text.units import CURRENCIES, MAGNITUDES
 
 _NAMES = "|".join(re.escape(c) for c in sorted(CURRENCIES, key=len, reverse=True))
@@ -34,7 +34,7 @@ def scaled(number: str, magnitude: str) -> str | None:
 def zh_scaled(number: str, magnitude: str | None) -> str:
     """万 and 亿 as typed; what Mandarin has no step for (million, k) as the whole number."""
     if not magnitude:
-        return n.zh_number(number)
+        return n.zh_number(_plain(number))
     if re.fullmatch("[千百]?[万亿]+", magnitude):
         return ("两" if number == "2" else n.zh_number(number)) + magnitude
     whole = scaled(number, magnitude)
@@ -44,12 +44,17 @@ def zh_scaled(number: str, magnitude: str | None) -> str:
 def en_scaled(number: str, magnitude: str | None) -> str:
     """English steps by name; 万 and 亿 as the whole number."""
     if not magnitude:
-        return n.en_number(number)
+        return n.en_number(_plain(number))
     if MAGNITUDES[magnitude] % 3:
         whole = scaled(number, magnitude)
         return n.en_integer(whole) if whole else f"{n.en_number(number)} {magnitude}"
     step = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}[MAGNITUDES[magnitude]]
     return f"{n.en_number(number)} {step}"
+
+
+def _plain(number: str) -> str:
+    """Without thousands commas; €20,50 has a decimal one."""
+    return number.replace(",", ".") if re.fullmatch(r"\d+,\d\d", number) else number.replace(",", "")
 
 
 def _sign(m: Match) -> str:
@@ -66,6 +71,8 @@ def _zh_money(m: Match) -> str:
 
 
 def _en_money(m: Match) -> str:
+    if re.search("[万亿]", m[0]):
+        return _zh_money(m)  # what is typed in Han stays Han
     sign = {"-": "minus ", "+": "plus "}.get(_sign(m), "")
     if m["to"]:
         low = en_scaled(m["number"], m["word"] or m["letter"])
@@ -77,7 +84,7 @@ def _en_sum(number: str, magnitude: str | None, name: str, before_a_thing: bool)
     _, unit, units, hundredth, hundredths = CURRENCIES[name]
     if before_a_thing:
         units = unit
-    amount = number.replace(",", "")
+    amount = _plain(number)
     whole, _, part = amount.partition(".")
     if magnitude:
         return f"{en_scaled(amount, magnitude)} {units}"
@@ -94,6 +101,8 @@ def _zh_behind(m: Match) -> str:
 
 
 def _en_behind(m: Match) -> str:
+    if re.search("[万亿]", m[0]):
+        return _zh_behind(m)
     return _en_sum(m["number"], m["word"] or m["letter"], m["name"], False)
 
 
@@ -104,12 +113,17 @@ def _named(magnitude: str, prefix: str) -> str:
 
 def _money(names: str, behind: str) -> str:
     return (
-        rf"(?<![A-Za-z\d])(?:(?<![A-Za-z\d])(?P<sign>[-−+]))?(?<![A-Za-z])(?P<name>{names})\s?(?P<late_sign>[-−])?(?P<number>{NUM})"
+        rf"(?<![A-Za-z\d])(?:(?<![A-Za-z\d])(?P<sign>[-−+]))?(?<![A-Za-z])(?P<name>{names})\s?(?P<late_sign>[-−])?(?P<number>\d+,\d\d(?![\d,])|{NUM})"
         rf"{_named(_MAGNITUDE, '')}(?:{DASH}(?:{names})?\s?(?P<to>{NUM}){_named(_MAGNITUDE, 'to_')}(?![-\d]))?{behind}"
     )
 
 
+def _about(word: str) -> Reader:
+    return lambda m: None if re.search(r"[\d%％℃°元年月日点分]\s*$", before(m)) else word
+
+
 MONEY: tuple[Rule, ...] = (
+    rule(r"(?<![\w~～])[~～]\s?(?=[$€£¥￥]?\d)", _about("约"), _about("about "), "~～", DIGITS),
     rule(_money("[￥¥]|RMB|CNY", "元?"), _zh_money, _en_money, DIGITS, "￥¥RC"),
     rule(_money(_NAMES, "(?:美?元)?"), _zh_money, _en_money, DIGITS, _MONEY_CHARS + CAPITALS, alone="en"),
     rule(

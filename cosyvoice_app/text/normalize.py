@@ -11,7 +11,7 @@ import re
 import unicodedata
 
 from cosyvoice_app.text import markup, written
-from cosyvoice_app.text.chars import HAN, is_letter
+from cosyvoice_app.text.chars import HAN, is_han, is_letter
 from cosyvoice_app.text.typography import plain_typography
 from cosyvoice_app.types import Language
 
@@ -23,6 +23,8 @@ _INVISIBLE = re.compile(
     "\U000e0000-\U000e007f\U000e0100-\U000e01ef\u20e3\U0001f3fb-\U0001f3ff\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]"
 )
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
+_BULLETS_LEFT_OVER = re.compile(r"(?m)^ *(?:[-·] +)+")
+"""What dropping a symbol left at the start of a line would be taken for a bullet."""
 _RUN_OF_MARKS = re.compile(r"([。！？，、；：!?,;])\1{3,}")
 
 
@@ -54,7 +56,10 @@ def to_words(text: str, before: str = "", after: str = "", alone: Language = "zh
         out.append(spoken)
         dropped += lost
     dropped = "".join(dict.fromkeys(dropped))
-    return _tidy_spaces("".join(out)), (f'Not spoken: "{dropped}".',) if dropped else ()
+    said = _tidy_spaces("".join(out))
+    if not before or before.endswith("\n"):
+        said = _BULLETS_LEFT_OVER.sub("", said)
+    return said, (f'Not spoken: "{dropped}".',) if dropped else ()
 
 
 _CHUNK_CHARS, _CONTEXT_CHARS = 400, 60
@@ -78,7 +83,7 @@ def _keep_speech(text: str) -> tuple[str, str]:
     out: list[str] = []
     dropped: list[str] = []
     for char in text:
-        if char in KEPT_MARKS or is_letter(char):
+        if char in KEPT_MARKS or is_letter(char) or is_han(char):  # 〇 is a number to Unicode
             out.append(char)
             continue
         out.append(" ")

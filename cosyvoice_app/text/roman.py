@@ -10,7 +10,7 @@ import re
 
 from cosyvoice_app.text import numbers as n
 from cosyvoice_app.text.chars import words
-from cosyvoice_app.text.rule import Match, Reader, Rule, after, before, each, left_alone, rule
+from cosyvoice_app.text.rule import Match, Reader, Rule, after, before, each, rule
 
 _RULERS = words(
     "Henry Louis Elizabeth Charles George Edward William James Richard Philip Felipe Peter Catherine Alexander "
@@ -38,8 +38,9 @@ _LOWER_NUMBERED = (
 _LOOKALIKES = frozenset(words("XX XXX XL XXL XXXL MIX MM CC CD DC CV MD DM MC LL LI DI MI CI CL VI IV XI XV"))
 _LESS_ALIKE = frozenset(("IV", "VI", "XI", "XV"))
 _VERB_OF_I = re.compile(
-    r"\s(?:am|have|had|did|do|love|like|want|think|know|read|saw|wrote|need|will|would|can|could|should|play|played)\b|'"
+    r"\s(?:took|bought|got|made|use|used|see|hear|went|go|am|have|had|did|do|love|like|want|think|know|read|saw|wrote|need|will|would|can|could|should|play|played)\b|'"
 )
+_GOES_ON = r"[;:)!?—]|['’]s\b|\s(?:of|ruled|reigned|became|died|who)\b|\.?\s*$|\s?[\u4e00-\u9fff]"
 _ROMAN = re.compile(r"M{0,3}(CM|CD|D?C{0,3})(XC|XL|L?X{0,3})(IX|IV|V?I{0,3})")
 _VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 _R = "([IVXLCDM]+)(?![A-Za-z0-9])(?!-[A-Z])"
@@ -74,13 +75,16 @@ def _cardinal(m: Match) -> str | None:
 def _ordinal(m: Match) -> str | None:
     """`Henry VIII`; a lone letter only behind a title, or where a sentence about the person goes on."""
     roman = m[2]
-    if value(roman) is None:
+    if value(roman) is None or roman in ("C", "D", "L", "M"):
         return None
-    titled = re.search(rf"\b(?:{_TITLES})\s$", before(m))
-    reigns = r"[’'.,;:)!?—]|\s(?:of|and|was|is|ruled|reigned|became|died|who|in|had|the)\b|\s?$|\s?[\u4e00-\u9fff]"
-    if len(roman) == 1 and not titled and not re.match(reigns, after(m)):
-        return None
-    return f"{m[1]}the {n.en_ordinal(str(value(roman)))}"
+    said = f"{m[1]}the {n.en_ordinal(str(value(roman)))}"
+    if len(roman) > 1 or re.search(rf"\b(?:{_TITLES})\s$", before(m)):
+        return said
+    if re.match(_GOES_ON, after(m)):
+        return said
+    # "Charles I was king", but "when I met Mary I was happy".
+    starts = re.search(r"(?:^|[.!?\n]\s?)$", before(m)) or roman != "I"
+    return said if starts and re.match(r"\s(?:was|is|had|and|in)\b", after(m)) else None
 
 
 def _titled(m: Match) -> str | None:
@@ -106,6 +110,8 @@ def _zh(before_: int, numeral: int) -> Reader:
         head = m[before_] if before_ else ""
         if number is None or m[numeral] in _LOOKALIKES - _LESS_ALIKE:
             return None
+        if m[numeral] in ("C", "D", "L", "M") or (head.startswith("第") and m[numeral] == "X"):
+            return None  # 第X章 is a blank to fill in
         return head + n.zh_integer(str(number))
 
     return read
@@ -135,10 +141,11 @@ ROMAN: tuple[Rule, ...] = (
         *each(_zh(0, 1)),
         "IVX",
     ),
-    rule(r"(?<![A-Za-z0-9])([IVX]{2,})(?:th)?(?=[\s-]century)", left_alone, _en_century, "IVX", alone="en"),
+    rule(r"(?<![A-Za-z0-9])([IVX]{2,})(?:th)?(?=[\s-]century)", *each(_en_century), "IVX", alone="en"),
+    rule(r"\bWW(I{1,2})\b", *each(lambda m: f"World War {n.en_integer(str(len(m[1])))}"), "W"),
     rule(rf"\b((?:{_NUMBERED}|{_LOWER_NUMBERED})\s){_R}", *each(_cardinal), "IVXLCDM"),
     rule(rf"\b((?:{'|'.join(_RULERS)})\s[A-Z][a-z]+\s)([IVX]+)\b", *each(_heir), "IVX"),
     rule(rf"\b((?:{'|'.join(_RULERS)})\s){_R}", *each(_ordinal), "IVXLCDM"),
     rule(rf"\b([A-Z][a-z]+\s){_SMALL}", *each(_titled), "IVX"),
-    rule(rf"\b((?:[A-Z][a-z]+\s){{1,3}}){_SMALL}", *each(_sequel), "IVX"),
+    rule(rf"\b(?!Celsius|Fahrenheit)((?:[A-Z][a-z]+\s){{1,3}}){_SMALL}", *each(_sequel), "IVX"),
 )

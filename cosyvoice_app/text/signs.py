@@ -14,6 +14,7 @@ _OPERATORS = {"+": ("加", "plus"), "-": ("减", "minus"), "−": ("减", "minus
 }  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+_SHORT = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week"}
 _PER = "kg|g|mg|lb|oz|L|mL|ml|km|m²|㎡|m³|h|hr|min|sec|GB|kWh|sq ft"
 _SQUARED = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u[-1] in "²³")
 
@@ -66,30 +67,37 @@ MATHS: tuple[Rule, ...] = (
         DIGITS,
     ),
     rule(
-        r"(?<![A-Za-z])([xyzabn])\s?[-−]\s?(?=\d)",
+        r"(?<![A-Za-z])([xyz])\s?[-−]\s?(?=\d)",
         lambda m: f"{m[1]}减",
         lambda m: f"{m[1]} minus ",
         "-−",
-        "xyzabn",
+        "xyz",
     ),
     rule(r"(?<=\d)\s?[xX]\s?(?=\d)", *says("乘", " by "), "xX", DIGITS),
     rule(r"(?<=\d)\s?[×*]\s?(?=\d)", *says("乘", " times "), "×*", DIGITS),
     rule(
-        rf"(?<=[{HAN}\s])[xX×*](\d+)(?![\w.])(?!\s?[-+*/=^<>])",
+        rf"(?<=[{HAN}\s])[xX×](\d+)(?![\w.])(?!\s?[-+*/=^<>])",
         lambda m: f"乘{m[1]}",
         lambda m: f"times {m[1]}",
-        "xX×*",
+        "xX×",
     ),
-    rule(rf"(?<=[元块次人个里米克斤升页字步$币镑])/(?=[{HAN}])", *says("每", "每"), "/"),
+    rule(r"(?<=\d)\s?[★☆⭐]", *says("星", " star"), "★☆⭐"),
     rule(
         r"(?<=[a-z\d])/(?=(?:day|week|month|year|hour|minute|second|night|person|mile|head|seat|user|unit|piece)\b)",
         *says(" per ", " per "),
         "/",
     ),
-    rule(r"(?<=[\da-z])/(?=(?:mo|yr|hr|wk)\b)", *says(" per ", " per "), "/"),
+    rule(
+        r"(?<=[\da-z])/(mo|yr|hr|wk)\b",
+        lambda m: f" per {_SHORT[m[1]]}",
+        lambda m: f" per {_SHORT[m[1]]}",
+        "/",
+    ),
+    rule(r"(?<![\w<>=])[<>](?=\s?\d)", lambda m: SYMBOLS[m[0]][0], lambda m: SYMBOLS[m[0]][1][3:] + " ", "<>"),
 )
 
 PER_UNIT: tuple[Rule, ...] = (
+    rule(rf"(?<=[元块次人个里米克斤升页字步$币镑])/(?=[{HAN}])", *says("每", "每"), "/"),
     rule(
         rf"(?<=[元块币镑次个])/({_PER})(?![A-Za-z\d])",
         lambda m: f"每{UNITS.get(m[1], (m[1],))[0]}",
@@ -109,6 +117,7 @@ SIGNS: tuple[Rule, ...] = (
     rule(rf"(?<![A-Za-z])({_SQUARED})(?![A-Za-z\d])", lambda m: UNITS[m[1]][0], lambda m: UNITS[m[1]][2], "²³"),
     rule(rf"(?<=[A-Za-z\d)]|[{HAN}])([⁺⁻]?[{_RAISED}]+)(?<!(?:[{HAN}])[⁰¹⁴-⁹])", _zh_power, _en_power, _RAISED),
     rule(r"(?<=\b[CFcf])[#＃]", *says(" sharp", " sharp"), "#＃", alone="en"),
+    rule("&{2,}", *says("和", " and "), "&"),
     rule(r"(?<=[A-Za-z])\+\+", *says("加加", " plus plus"), "+"),
     rule(
         "|".join(re.escape(s) for s in sorted(SYMBOLS, key=len, reverse=True) if s not in "<>"),

@@ -10,23 +10,27 @@ import unicodedata
 from cosyvoice_app.text.chars import LATIN, is_han
 
 _APOSTROPHE = re.compile(
-    rf"(?<=[{LATIN}])[’‘ʼ＇`´](?=[{LATIN}])|(?<=[sS])[’](?=\s)|(?<![{LATIN}\w])[’](?=(?:s|t|re|ve|ll|d|m|em|til|cause)\b|\d0s)"
+    rf"(?<=[{LATIN}0-9])[’‘ʼ＇`´](?=[{LATIN}0-9])|(?<![{LATIN}\w])[’](?=(?:s|t|re|ve|ll|d|m|em|til|cause)\b|\d0s)"
 )
 _DASHES = re.compile(r" ?(?<!-)-{2,3}(?![->]) ?")
 _ARROW = re.compile(r"(?<![-=<>])[-=]{1,2}>|<-{1,2}(?![-\d])")
 _COMPARISON = re.compile(r"[<>!=]=(?!=)")
 _COMPARISONS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}
 _SHOUTED = re.compile(r"\b[A-Z][A-Z']+(?:[ ,]+[A-Z][A-Z']*){2,}\b")
-_NUMBER_LETTERS = re.compile(r"[\u2150-\u218b\u2460-\u249b\u24ea-\u24ff\u2776-\u2793]")
+_NUMBER_LETTERS = re.compile(r"[\u2150-\u218b\u3021-\u3029\u2460-\u249b\u24ea-\u24ff\u2776-\u2793]")
 _STYLED = re.compile(
     "[\u2080-\u2089\u20a8\u2215\u2236\u24b6-\u24e9\u3220-\u3243\u3280-\u32b0\u3358-\u337a\u3380-\u33ff\ufb00-\ufb06"
     "\U0001d400-\U0001d7ff]"
 )
+_ROUND_ZERO = re.compile("(?<=[一二三四五六七八九〇○零十])○(?=[一二三四五六七八九〇○零年])")
 _PLAIN_MARKS = {"．": ".", "′": "'", "″": '"', "⁄": "/", "∶": ":", "∕": "/", "‑": "-", "‐": "-", "⁃": "-"}
 
 
 def plain_typography(text: str) -> str:
     """`text` in one kind of everything; a sentence in capitals as a sentence."""
+    if "○" in text:
+        text = _ROUND_ZERO.sub("〇", text)
+    text = re.sub(" {2,}", " ", text)
     text = _DASHES.sub("—", _APOSTROPHE.sub("'", _plain_forms(text)))
     if "=" in text or ">" in text or "<" in text:
         text = _COMPARISON.sub(lambda m: _COMPARISONS[m[0]], _ARROW.sub("→", text))
@@ -63,7 +67,7 @@ def _plain_form(char: str, previous: str) -> str:
 def _plain_number(char: str, previous: str) -> str:
     value = unicodedata.numeric(char, 0.5)
     if _NUMBER_LETTERS.match(char) and value % 1 == 0:
-        return f"{int(value)}"
+        return (" " if previous.isdigit() else "") + f"{int(value)}"
     fraction = unicodedata.normalize("NFKC", char)
     if "⁄" in fraction and fraction[-1].isdigit():
         return (" " if previous.isdigit() else "") + fraction.replace("⁄", "/")

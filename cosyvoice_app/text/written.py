@@ -16,7 +16,7 @@ from cosyvoice_app.text.codes import CODES, IN_NAMES, LETTERED
 from cosyvoice_app.text.dates import DATES
 from cosyvoice_app.text.money import MONEY
 from cosyvoice_app.text.roman import ROMAN
-from cosyvoice_app.text.rule import Rule, rule
+from cosyvoice_app.text.rule import Match, Reader, Rule, rule
 from cosyvoice_app.text.signs import MATHS, PER_UNIT, SIGNS
 from cosyvoice_app.types import Language
 
@@ -57,20 +57,32 @@ _CONTEXT_CHARS = 120
 
 
 def _apply(rule: Rule, text: str, before: str, after: str, alone: Language) -> str:
-    out, done = [], 0
+    out: list[str] = []
+    done = 0
     for match in rule.pattern.finditer(text):
-        left = (before + text[: match.start()])[-_CONTEXT_CHARS:]
-        around = left + match[0] + (text[match.end() :] + after)[:_CONTEXT_CHARS]
-        where = lang.at(around, len(left), len(left) + len(match[0]), rule.alone or alone)
-        spoken = (rule.zh if where == "zh" else rule.en)(match)
+        spoken = _reader(rule, match, before, after, alone)(match)
         if spoken is None:
             continue
-        out.append(text[done : match.start()])
-        if out[-1][-1:].isascii() and out[-1][-1:].isalnum() and spoken[:1].isascii() and spoken[:1].isalnum():
-            out.append(" ")
-        out.append(spoken)
-        following = text[match.end() : match.end() + 1]
-        if following.isascii() and following.isalnum() and spoken[-1:].isascii() and spoken[-1:].isalnum():
-            out.append(" ")
+        between = text[done : match.start()]
+        if _run_together(between or (out[-1] if out else ""), spoken):
+            spoken = " " + spoken
         done = match.end()
+        gap = " " if _run_together(spoken, text[done : done + 1]) else ""
+        out += [between, spoken + gap]
     return "".join(out) + text[done:]
+
+
+def _reader(rule: Rule, match: Match, before: str, after: str, alone: Language) -> Reader:
+    if rule.zh is rule.en:
+        return rule.zh
+    text = match.string
+    left = (before + text[max(0, match.start() - _CONTEXT_CHARS) : match.start()])[-_CONTEXT_CHARS:]
+    around = left + match[0] + (text[match.end() : match.end() + _CONTEXT_CHARS] + after)[:_CONTEXT_CHARS]
+    where = lang.at(around, len(left), len(left) + len(match[0]), rule.alone or alone)
+    return rule.zh if where == "zh" else rule.en
+
+
+def _run_together(left: str, right: str) -> bool:
+    """True if joining would make one word of two."""
+    a, b = left[-1:], right[:1]
+    return a.isascii() and a.isalnum() and b.isascii() and b.isalnum()
