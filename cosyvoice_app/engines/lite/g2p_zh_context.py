@@ -18,10 +18,9 @@ ALONE = {
     "量": "liang4", "背": "bei4", "觉": "jue2", "系": "xi4", "喝": "he1", "圈": "quan1", "哄": "hong3", "挑": "tiao1",
     "为": "wei4", "少": "shao3", "只": "zhi3", "干": "gan4", "看": "kan4", "着": "zhe5", "了": "le5", "都": "dou1",
     "还": "hai2", "要": "yao4", "会": "hui4", "和": "he2", "给": "gei3", "没": "mei2", "正": "zheng4", "更": "geng4",
-    "吧": "ba5", "呢": "ne5", "吗": "ma5", "啊": "a5", "嘛": "ma5", "啦": "la5", "呀": "ya5", "呗": "bei5", "么": "me5",
+    "吧": "ba5", "呢": "ne5", "吗": "ma5", "啊": "a5", "嘛": "ma5", "呀": "ya5", "呗": "bei5", "么": "me5",
     "们": "men5", "的": "de5", "过": "guo4", "个": "ge4", "那": "na4", "哪": "na3", "不": "bu4", "一": "yi1",
     "儿": "er2", "上": "shang4", "下": "xia4", "来": "lai2", "去": "qu4", "打": "da3", "说": "shuo1", "谁": "shei2",
-    "什": "shen2",
 }  # fmt: skip
 """Characters of everyday talk and their reading as a word by itself. Where nothing around says otherwise it holds, and
 the network isn't asked: of these it knows the Wikipedia's use better than a speaker's.

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import rjieba
 from pypinyin import Style, lazy_pinyin
 from pypinyin.constants import PHRASES_DICT
@@ -40,7 +42,7 @@ def readings(
     tagged: Tagged = rjieba.tag(run)
     words = [word for word, _ in tagged]
     word_of = [number for number, word in enumerate(words) for _ in word]
-    read, strength = _phrases(run)
+    read, strength = _phrases(run, words)
     _structure_words(tagged, read, strength)
     _company(run, read, strength, words, word_of)
     _particles(run, words, word_of, read, strength)
@@ -48,12 +50,27 @@ def readings(
     return read, words
 
 
-def _phrases(run: str) -> tuple[list[str], list[int]]:
-    """Readings by pypinyin's longest phrases, and the length of the phrase each comes from (1: the character's own)."""
-    cut = list(seg.cut(run))
+def _phrases(run: str, words: list[str]) -> tuple[list[str], list[int]]:
+    """Readings by pypinyin's longest phrases, and the length of the phrase each comes from (1: the character's own).
+
+    A pair that cuts a word of the dictionary in two is no word here: 看门 isn't in 看|门口.
+    """
+    inside = {at for at, word in _placed(words) if rjieba.has_word(word) for at in range(at + 1, at + len(word))}
+    cut: list[str] = []
+    for at, word in _placed(list(seg.cut(run))):
+        crosses = len(word) == 2 and (at in inside) != (at + 2 in inside)
+        cut += list(word) if crosses and at + 1 not in inside else [word]
     read = lazy_pinyin(cut, style=Style.TONE3, neutral_tone_with_five=True, v_to_u=True)
     strength = [len(word) if word in PHRASES_DICT else 1 for word in cut for _ in word]
     return read, strength
+
+
+def _placed(words: list[str]) -> Iterator[tuple[int, str]]:
+    """Each word with the place of its first character."""
+    at = 0
+    for word in words:
+        yield at, word
+        at += len(word)
 
 
 def _structure_words(tagged: Tagged, read: list[str], strength: list[int]) -> None:
@@ -82,8 +99,9 @@ def _company(run: str, read: list[str], strength: list[int], words: list[str], w
             if own is not None:
                 found.append((size, start, start, own))
     found += [(m.length, m.start, m.place, (m.reading,)) for m in matches(run)]
+    found.reverse()
     # The last written stays: the longest, and of equals the one found first, so words before rules.
-    for size, start, place, said in sorted(found[::-1], key=lambda f: f[0]):
+    for size, start, place, said in sorted(found, key=lambda f: f[0]):
         if _breaks_a_word(place, start, words, word_of):
             continue
         for i, reading in enumerate(said, place):

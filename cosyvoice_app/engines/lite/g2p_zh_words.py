@@ -34,7 +34,7 @@ _POLYPHONES = """
 到处 dao4 chu4|处长 chu4 zhang3|会计 kuai4 ji4
 觉得 jue2 de5|睡觉 shui4 jiao4|得到 de2 dao4|得去 dei3 qu4|都是 dou1 shi4|都市 du1 shi4|地面 di4 mian4
 慢慢地 man4 man4 de5|好好地 hao3 hao1 de5|轻轻地 qing1 qing1 de5|种地 zhong4 di4|种树 zhong4 shu4|教书 jiao1 shu1
-教我 jiao1 wo3|背包 bei1 bao1|背着 bei1 zhe5|倒水 dao4 shui3|假期 jia4 qi1|放假 fang4 jia4|空儿 kong4 er5
+教我 jiao1 wo3|背包 bei1 bao1|倒水 dao4 shui3|假期 jia4 qi1|放假 fang4 jia4|空儿 kong4 er5
 有空 you3 kong4|几乎 ji1 hu1|应该 ying1 gai1|答应 da1 ying5|切菜 qie1 cai4|扫地 sao3 di4|转身 zhuan3 shen1
 转圈 zhuan4 quan1|只有 zhi3 you3|一只 yi1 zhi1
 """
