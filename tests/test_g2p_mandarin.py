@@ -161,10 +161,83 @@ def test_sandhi(text: str, reading: str) -> None:
     assert symbols(text) == expected
 
 
-@pytest.mark.parametrize(("a", "b"), [("后面的头发干了，里面还有面条。", "後面的頭髮乾了，裡面還有麵條。")])
-def test_traditional_reads_as_simplified(a: str, b: str) -> None:
-    traditional, simplified = symbols(b), symbols(a)
-    assert traditional == simplified.replace(syllable("gan4"), syllable("gan1")) or traditional == simplified
+# After Chao (1968), sections 1.3, 1.4 and 3.5, and Lin (2007), chapter 9.
+BU = [
+    ("不去", "bu2 qu4"), ("不来", "bu4 lai2"), ("不走", "bu4 zou3"), ("不吃", "bu4 chi1"),
+    ("去不去", "qu4 bu5 qu4"), ("来不来", "lai2 bu5 lai2"), ("差不多", "cha4 bu5 duo1"),
+    ("对不起", "dui4 bu5 qi3"), ("来不及", "lai2 bu5 ji2"), ("办不了", "ban4 bu5 liao3"),
+    ("买不起", "mai3 bu5 qi3"), ("睡不着", "shui4 bu5 zhao2"), ("不会不去", "bu2 hui4 bu2 qu4"),
+]  # fmt: skip
+YI = [
+    ("一张", "yi4 zhang1"), ("一条", "yi4 tiao2"), ("一把", "yi4 ba3"), ("一块", "yi2 kuai4"),
+    ("一半", "yi2 ban4"), ("一起", "yi4 qi3"), ("一会儿", "yi2 hui4 er5"), ("一楼", "yi1 lou2"),
+    ("一年级", "yi1 nian2 ji2"), ("一等奖", "yi1 deng2 jiang3"), ("一号", "yi1 hao4"),
+    ("三十一岁", "san1 shi2 yi1 sui4"), ("一万", "yi2 wan4"), ("一千", "yi4 qian1"),
+    ("一百一十一", "yi4 bai3 yi1 shi2 yi1"), ("万一", "wan4 yi1"), ("始终如一", "shi3 zhong1 ru2 yi1"),
+    ("试一试", "shi4 yi5 shi4"), ("想一想", "xiang3 yi5 xiang3"), ("说一说", "shuo1 yi5 shuo1"),
+    ("一五一十", "yi4 wu3 yi4 shi2"), ("一心一意", "yi4 xin1 yi2 yi4"), ("唯一的", "wei2 yi1 de5"),
+]  # fmt: skip
+THIRD = [
+    ("水果", "shui2 guo3"), ("老虎", "lao2 hu3"), ("小老虎", "xiao3 lao2 hu3"), ("好总理", "hao3 zong2 li3"),
+    ("老李", "lao2 li3"), ("洗脸水", "xi2 lian2 shui3"), ("蒙古语", "meng2 gu2 yu3"),
+    ("很美好", "hen3 mei2 hao3"), ("我想走", "wo2 xiang2 zou3"), ("雨伞厂", "yu2 san2 chang3"),
+    ("五百五", "wu2 bai2 wu3"), ("买水果", "mai3 shui2 guo3"), ("找老板", "zhao3 lao2 ban3"),
+    ("纸老虎", "zhi3 lao2 hu3"), ("美好理想", "mei2 hao3 li2 xiang3"), ("岂有此理", "qi2 you3 ci2 li3"),
+    ("想想", "xiang2 xiang5"), ("走走", "zou2 zou5"), ("姐姐", "jie3 jie5"), ("奶奶", "nai3 nai5"),
+    ("我很了解你", "wo2 hen3 liao2 jie2 ni3"), ("可以", "ke2 yi3"), ("手表", "shou2 biao3"),
+    ("椅子", "yi3 zi5"), ("法语老师", "fa2 yu3 lao3 shi1"),
+]  # fmt: skip
+ER = [
+    ("花儿", "hua1 er5"), ("女儿", "nv3 er2"), ("哪儿", "na3 er5"), ("事儿", "shi4 er5"), ("玩儿", "wan2 er5"),
+    ("这儿", "zhe4 er5"), ("那儿", "na4 er5"), ("小孩儿", "xiao3 hai2 er5"), ("儿子", "er2 zi5"),
+    ("儿歌", "er2 ge1"), ("婴儿", "ying1 er2"), ("一点儿", "yi4 dian3 er5"), ("有空儿", "you3 kong4 er5"),
+    ("儿女", "er2 nv3"), ("幼儿园", "you4 er2 yuan2"), ("冰棍儿", "bing1 gun4 er5"),
+    ("面条儿", "mian4 tiao2 er5"), ("托儿所", "tuo1 er2 suo3"),
+]  # fmt: skip
+NEUTRAL = [
+    ("看看", "kan4 kan5"), ("说说", "shuo1 shuo5"), ("爸爸", "ba4 ba5"), ("桌子", "zhuo1 zi5"),
+    ("石头", "shi2 tou5"), ("木头", "mu4 tou5"), ("我们", "wo3 men5"), ("同学们", "tong2 xue2 men5"),
+    ("你的", "ni3 de5"), ("来了", "lai2 le5"), ("坐着", "zuo4 zhe5"), ("去过", "qu4 guo5"),
+    ("好吗", "hao3 ma5"), ("走吧", "zou3 ba5"), ("你呢", "ni3 ne5"), ("是啊", "shi4 a5"),
+    ("站起来", "zhan4 qi3 lai5"), ("跑出去", "pao3 chu1 qu5"), ("拿过来", "na2 guo4 lai5"),
+    ("走进来", "zou3 jin4 lai5"), ("杯子", "bei1 zi5"), ("馒头", "man2 tou5"), ("骨头", "gu3 tou5"),
+    ("耳朵", "er3 duo5"), ("电子", "dian4 zi3"), ("原子", "yuan2 zi3"), ("人人", "ren2 ren2"),
+    ("天天", "tian1 tian1"), ("听听", "ting1 ting5"), ("试试看", "shi4 shi5 kan4"),
+    ("休息休息", "xiu1 xi5 xiu1 xi5"), ("什么", "shen2 me5"), ("怎么", "zen3 me5"), ("这么", "zhe4 me5"),
+    ("宝宝", "bao3 bao5"), ("谢谢", "xie4 xie5"), ("星星", "xing1 xing5"), ("吃过饭了", "chi1 guo5 fan4 le5"),
+    ("见过他", "jian4 guo5 ta1"), ("过马路", "guo4 ma3 lu4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reading"), BU + YI + THIRD + ER + NEUTRAL)
+def test_tones_as_the_grammars_describe_them(text: str, reading: str) -> None:
+    assert symbols(text) == of(reading)
+
+
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [
+        ("一個", "yi2 ge5"),
+        ("不對", "bu2 dui4"),
+        ("花兒", "hua1 er5"),
+        ("女兒", "nv3 er2"),
+        ("裡面", "li3 mian5"),
+        ("這裡", "zhe4 li3"),
+        ("看不見", "kan4 bu5 jian4"),
+        ("一會兒", "yi2 hui4 er5"),
+        ("買水果", "mai3 shui2 guo3"),
+        ("說說", "shuo1 shuo5"),
+        ("站起來", "zhan4 qi3 lai5"),
+        ("試一試", "shi4 yi5 shi4"),
+    ],
+)
+def test_sandhi_of_traditional_text(text: str, reading: str) -> None:
+    assert symbols(text) == of(reading)
+
+
+def test_a_tag_is_the_company_of_what_stands_beside_it() -> None:
+    assert symbols("一[g][è]人") == of("yi2 ge4 ren2")
+    assert symbols("[n][ǐ][h][ǎo]好") == of("ni3 hao3 hao3")
 
 
 def test_marks_become_the_models() -> None:

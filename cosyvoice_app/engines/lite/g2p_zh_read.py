@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import rjieba
 from pypinyin import Style, lazy_pinyin
@@ -78,13 +79,24 @@ def _structure_words(tagged: Tagged, read: list[str], strength: list[int]) -> No
     at = 0
     for word, tag in tagged:
         last = at + len(word) - 1
-        if word in _UNSTRESSED and tag[:1] == "u" and strength[at] < 3:
+        if word in _UNSTRESSED and tag[:1] == "u" and at and strength[at] < 3:
             read[at], strength[at] = _UNSTRESSED[word], 2
-        elif len(word) == 2 and word[0] == word[1] and (tag[:1] == "v" or word[0] in _KIN) and read[at] == read[last]:
-            read[last] = read[last][:-1] + "5"
+        elif len(word) == 2 and word[0] == word[1] and word[0] in _KIN and read[at] == read[last]:
+            read[last], strength[at], strength[last] = read[last][:-1] + "5", 2, 2
         elif len(word) >= 2 and word[-1] == "们" and tag[:1] in ("n", "r"):
             read[last] = "men5"
         at += len(word)
+    _doubled_verbs("".join(word for word, _ in tagged), read, strength)
+
+
+def _doubled_verbs(run: str, read: list[str], strength: list[int]) -> None:
+    """看看, 说说, 试试看: a little of it, the second unstressed. Not in 说说笑笑."""
+    for i, (first, second) in enumerate(pairwise(run)):
+        fourfold = run[i + 2 : i + 3] == run[i + 3 : i + 4] != "" or (i > 1 and run[i - 2] == run[i - 1])
+        if first != second or fourfold or read[i] != read[i + 1] or rjieba.tag(first)[0][1][:1] != "v":
+            continue
+        read[i + 1] = read[i + 1][:-1] + "5"
+        strength[i] = strength[i + 1] = max(2, strength[i])
 
 
 def _company(run: str, read: list[str], strength: list[int], words: list[str], word_of: list[int]) -> None:
@@ -102,17 +114,23 @@ def _company(run: str, read: list[str], strength: list[int], words: list[str], w
     found.reverse()
     # The last written stays: the longest, and of equals the one found first, so words before rules.
     for size, start, place, said in sorted(found, key=lambda f: f[0]):
-        if _breaks_a_word(place, start, words, word_of):
+        if _breaks_a_word(place, start, start + size, words, word_of):
             continue
         for i, reading in enumerate(said, place):
             # A longer phrase of the data knows more than a short rule: 长年累月.
-            if strength[i] <= max(size, 2) or strength[i] == SETTLED_BY_US:
+            only_unstressed = reading[:-1] == read[i][:-1] and reading[-1] == "5"
+            if only_unstressed or strength[i] <= max(size, 2) or strength[i] == SETTLED_BY_US:
                 read[i], strength[i] = reading, SETTLED_BY_US
 
 
-def _breaks_a_word(place: int, start: int, words: list[str], word_of: list[int]) -> bool:
-    """Whether the character at `place` is in a word of the dictionary that begins before `start`."""
-    return start > 0 and word_of[start - 1] == word_of[place] and rjieba.has_word(words[word_of[place]])
+def _breaks_a_word(place: int, start: int, end: int, words: list[str], word_of: list[int]) -> bool:
+    """Whether the character at `place` is in a word of the dictionary that begins before `start`.
+
+    A longer match that lies within the word is right: 起来 in 站起来.
+    """
+    if start == 0 or word_of[start - 1] != word_of[place] or not rjieba.has_word(words[word_of[place]]):
+        return False
+    return end - start == 1 or word_of[end - 1] != word_of[place]
 
 
 def _particles(run: str, words: list[str], word_of: list[int], read: list[str], strength: list[int]) -> None:

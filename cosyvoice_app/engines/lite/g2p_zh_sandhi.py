@@ -34,7 +34,7 @@ _MEASURES = frozenset("个种些样天年次遍下点条只本张件位家间场
 _AS_A_NUMBER = words("年级 等奖 等功 等舱 楼 号 月 日")
 """What follows an 一 that counts: 一年级, 一楼."""
 FULL_ER = frozenset(words(
-    "女儿 婴儿 幼儿 孤儿 少儿 胎儿 健儿 宠儿 混血儿 新生儿 产儿 早产儿 男儿 孩儿 托儿 育儿 患儿 宁馨儿 生儿 小儿 妻儿"
+    "女儿 婴儿 幼儿 孤儿 少儿 胎儿 健儿 宠儿 混血儿 新生儿 产儿 早产儿 男儿 托儿 育儿 患儿 宁馨儿 生儿 小儿 妻儿"
 ))  # fmt: skip
 """Words whose 儿 is a syllable, keyed by the last character before it as well as whole."""
 _VERBS_THAT_CAN = frozenset("受办吃做忘等拿打看听说想睡找买用走跑搬记认对管赶写读学吃喝修治离少免放站坐起合过")
@@ -109,8 +109,14 @@ def _yi(syllables: list[Syllable]) -> None:
             syllable.tone = 4
 
 
+def _word(syllables: list[Syllable], i: int) -> str:
+    return "".join(s.char for s in syllables if s.word == syllables[i].word)
+
+
 def _counts_as_one(syllables: list[Syllable], i: int, before: str, following: Syllable) -> bool:
     """Digits, ordinals, and words that end in 一 keep the first tone."""
+    if _word(syllables, i) == "一五一十":  # the only word of the dictionary that counts and is no number
+        return False
     if following.char and following.char in "百千万亿":
         return before in ("十", "点", "第")
     if (before and before in _NUMERALS) or before in ("第", "初", "之"):

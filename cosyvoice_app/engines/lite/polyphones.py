@@ -9,6 +9,7 @@ and everyday talk badly: the caller decides where to ask it and how sure it must
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ class Polyphones:
             self._w: dict[str, Array] = {name: np.asarray(w, np.float32) for name, w in weights.items()}
             self._embedding, self._recurrent = self._w["embedding"], self._w["recurrent"]
             self._input, self._bias = self._w["input"], self._w["bias"]
-        except (OSError, ValueError, KeyError) as e:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as e:
             raise AssetError(f"{path} can't be read: {e}. {_REMEDY}") from e
         self._ids = {str(char): i for i, char in enumerate(chars)}
         self._choices = {str(c)[0]: np.array([int(i) for i in str(c)[1:].split()]) for c in choices}
