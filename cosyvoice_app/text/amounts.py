@@ -117,7 +117,7 @@ def _en_version(m: Match) -> str:
 
 
 def _zh_fraction(m: Match) -> str:
-    if m[1] == m[2] or int(m[2]) == 0:
+    if m[1] == m[2] or int(m[2]) == 0 or re.search("[血高低]压[为是约：:]?$", before(m)):
         return f"{n.zh_integer(m[1])}比{n.zh_integer(m[2])}"
     return f"{n.zh_integer(m[2])}分之{n.zh_integer(m[1])}"
 
@@ -151,7 +151,7 @@ def _zh_range(m: Match) -> str:
         return f"{n.zh_digits(m[1])}到{n.zh_digits(m[2])}"
     if _is_phone_like(m) and not (len(m[1]) == len(m[2]) == 4):
         return n.zh_digits(digits_only(m[0]), phone=True)
-    counted = _is_counted(after(m))
+    counted = _is_counted(after(m)) and not before(m, 1).endswith("第")
     return f"{_zh_counted(m[1], counted)}到{_zh_counted(m[2], counted)}"
 
 
@@ -214,7 +214,7 @@ def _zh_thousands(m: Match) -> str | None:
         r"(?:薪|工资|收入|粉丝|播放|浏览|点赞|年包|底薪|价格?)[是为约到至:：]?(?:\d+[kK]?[-~到至])?\s?$", before(m)
     ):
         return None
-    return zh_scaled(m[1], "k")
+    return zh_scaled(m[1], m[2])
 
 
 def _inches(m: Match) -> bool:
@@ -244,9 +244,10 @@ AMOUNTS: tuple[Rule, ...] = (
         lambda m: m[1] + " to ",
         "-–—~～−",
         DIGITS,
+        alone="en",
     ),
     rule(r"(\d+(?:\.\d+)?)w(?![A-Za-z])", lambda m: zh_scaled(m[1], "万"), left_alone, "w", DIGITS),
-    rule(r"(\d+(?:\.\d+)?)[kK](?![A-Za-z\d])", _zh_thousands, left_alone, "kK", DIGITS),
+    rule(r"(\d+(?:\.\d+)?)([kKmMwW])(?![A-Za-z\d])", _zh_thousands, left_alone, "kKmMwW", DIGITS),
     rule(
         rf"({NUM})/({NUM})\s?mmHg",
         lambda m: f"{n.zh_number(m[1])}比{n.zh_number(m[2])}毫米汞柱",

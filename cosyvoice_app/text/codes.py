@@ -148,7 +148,11 @@ CODES: tuple[Rule, ...] = (
     rule(r"(?<![\d.])\d{17}[Xx](?!\w)", _zh_spelled, _en_spelled, DIGITS, "xX"),
     rule(r"\b0[xX][0-9a-fA-F]+\b", _zh_spelled, _en_spelled, DIGITS, "xX"),
     rule(rf"(?<![\d.-])(?:{_ABROAD})(?![\d-])", _zh_call, _en_call, "+"),
-    rule(r"(?<=拨)(打|通)?(\s?)(\+?\d[\d\s-]+\d)", lambda m: (m[1] or "") + m[2] + zh_phone(m[3]), left_alone),
+    rule(
+        r"(?<=拨)(打|通)?(\s?)(\+?\d[\d\s-]+\d(?:\s?[或、和及/]\s?\d[\d-]+\d)*)",
+        lambda m: (m[1] or "") + m[2] + re.sub(r"\+?\d[\d\s-]*", lambda one: zh_phone(one[0]), m[3]),
+        left_alone,
+    ),
     rule(
         rf"((?:(?:{_ZH_KEY})(?:号码?|群)?(?:是|为|：|:|\s)*)|打|报警|急救)(\+?\d[\d-]{{1,}}\d)(?![\d.,%A-Za-z]|\s?[{_MEASURED}])",
         _zh_keyed,
@@ -169,7 +173,7 @@ CODES: tuple[Rule, ...] = (
     ),
     rule(r"(?<![\d.])(1[3-9]\d)[\s-]?(\d{4})[\s-]?(\d{4})(?!\d)", _zh_call, _en_call),
     rule(
-        rf"\b((?:{_EN_KEY})\.?(?:\s(?:number|no\.?|is|was)\b)*[:：]?\s+)(\d{{3,}})\b(?![,.-]\d){_COUNTED}",
+        rf"\b((?:{_EN_KEY})\.?(?:\s(?:number|no\.?|is|was)\b)*[:：]?\s+)(\d{{3,}})(?=\b|[A-Z]\b)(?![,.-]\d){_COUNTED}",
         lambda m: m[1] + n.zh_digits(m[2]),
         lambda m: m[1] + n.en_digits(m[2]),
         alone="en",
@@ -185,6 +189,15 @@ CODES: tuple[Rule, ...] = (
     ),
     rule(rf"(?<![\d.-])(?:{_PHONE})(?![\d-])", _zh_call, _en_call),
     rule(r"(?<![\d.])(\d{3})-(\d{4})(?![\d-])", _zh_call, _en_call, DIGITS, "-"),
+    rule(r"(?<=[零幺二三四五六七八九]转)(\d{2,5})(?!\d)", *each(lambda m: zh_phone(m[1])), "转"),
+    rule(
+        r"((?:RTX|GTX|RX|Ryzen|Core i\d|骁龙|天玑|麒麟|RFC)[\s-]?|(?<![A-Za-z])i[3579]-)(\d{3,5})(?!\d)",
+        lambda m: m[1] + n.zh_digits(m[2]),
+        lambda m: m[1] + (_in_pairs(m[2]) if len(m[2]) == 4 else n.en_digits(m[2])),
+        DIGITS,
+        "XRi天麟骁",
+        alone="en",
+    ),
     rule(r"(?<![\d.,])\d{12,}(?![\d,.]*\d)", lambda m: _long_number(m, 0), lambda m: _long_number(m, 1)),
     rule(
         rf"([{_PROVINCES}][A-Z][·•.\s-]?)(?=[A-Z]*\d)([A-Z0-9]{{5,6}})(?![A-Za-z0-9])",
@@ -211,12 +224,12 @@ CODES: tuple[Rule, ...] = (
     # Numbers that are always said digit by digit.
     rule(
         r"(?<![\d.])(985|211)(?=[、/和与及]?(?:985|211|大学|高校|院校|工程|学校|毕业))"
-        r"|(?<![\d.])(996|007|965)(?=工作|制|加班)|(?<![\d.])(618|315|520|1024)(?=大促|购物|活动|期间|年中|狂欢|晚会|当天|节)"
+        r"|(?<![\d.])(996|007|965)(?=工作|制|加班)|(?<![\d.])(618|315|520|1024)(?=大促|购物|活动|期间|年中|狂欢|晚会|当天|节|快乐|礼物|表白)"
         r"|(?<=波音)(7\d7)|(?<=空客)(3\d0)",
         *each(lambda m: n.zh_digits(m[0])),
     ),
     rule(
-        rf"(?<![\d.])(10086|10010|955\d\d|123(?:06|15|45|20|33|48|66|78))(?![\d.,A-Za-z]|\s?[{_MEASURED}])",
+        rf"(?<![\d.])(10086|10010|12306|12315)(?![\d.,A-Za-z]|\s?[{_MEASURED}])",
         _zh_call,
         left_alone,
     ),

@@ -138,6 +138,11 @@ def _en_moment(m: Match) -> str | None:
     return f"{_en_day(m[1], m[2], m[3])}, {en_clock(m[4], m[5], '')}{second}{zone(m[7], 1)}"
 
 
+def _is_season(m: Match) -> bool:
+    named = re.match(r"\s?(?:赛季|学年|财年|年度|season\b|school year|academic)", after(m))
+    return bool(named) or (int(m[1]) + 1) % 100 == int(m[2]) > 12
+
+
 def _zh_season(m: Match) -> str:
     return f"{n.zh_digits(m[1])}到{n.zh_digits(m[2])}"
 
@@ -160,9 +165,9 @@ DATES: tuple[Rule, ...] = (
     rule(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?![\d/])", _zh_month_day, _en_month_day, DIGITS, "/"),
     rule(rf"(?<![\d.])(\d{{4}})(?:{DASH}|\s?[至到]\s?)(\d{{4}})年", *_same_year_span(), DIGITS, "年"),
     rule(
-        r"(?<!\d)((?:19|20)\d\d)[-/–~～](\d\d)(?=\s?(?:赛季|学年|财年|年度|season\b|school year|academic))",
-        _zh_season,
-        lambda m: f"{n.en_year(m[1])} to {n.en_integer(m[2])}",
+        r"(?<!\d)((?:19|20)\d\d)[-/–~～](\d\d)(?![\d/-])",
+        lambda m: _zh_season(m) if _is_season(m) else None,
+        lambda m: f"{n.en_year(m[1])} to {n.en_integer(m[2])}" if _is_season(m) else None,
     ),
     rule(r"(?<!\d)(\d{4})(?=年)", *each(_zh_year), DIGITS, "年"),
     rule(

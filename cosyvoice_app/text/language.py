@@ -17,12 +17,18 @@ _BOUND = re.compile(r'[\n。！？!?；;“”"「」『』《》()（）]|\.(?=
 _WORD = re.compile(rf"[{LATIN}][{LATIN}'-]*|[{HAN}]")
 _LATIN_RUN_LEFT = re.compile(rf"(?:[{LATIN}'-]+[\s,]+)*[{LATIN}'-]+[\s,]*$")
 _MIXED_RUN_LEFT = re.compile(rf"(?:[{LATIN}0-9'.:-]+[\s,]+)*$")
+_NAME_END = re.compile(r"(?=[a-z0-9]*[A-Z])[A-Za-z0-9]+")
+_NAME_START = re.compile(r"(?<![A-Za-z0-9])(?=[a-z0-9]*[A-Z])[A-Za-z0-9]+$")
 _COMMAS = re.compile("[，、]")
+_TELLING = re.compile(rf"[{LATIN}]{{2}}|(?<![{LATIN}])[Ia](?=[\s,])")
 _SMALL_WORD = re.compile(r"(?<![A-Za-z'-])[a-z]{2,}(?![A-Za-z'-])")
 
 
 def at(text: str, start: int, end: int, default: Language) -> Language:
     """Language for `text[start:end]`, by what surrounds it. `default` when the whole text has no word of either."""
+    name_start, name_end = _whole_name(text, start, end)
+    if (name_start, name_end) != (start, end):
+        start, end, default = name_start, name_end, "en"
     left_bound = 0
     for match in _BOUND.finditer(text, 0, start):
         left_bound = match.end()
@@ -42,6 +48,15 @@ def at(text: str, start: int, end: int, default: Language) -> Language:
     return _in_mixed(left, right_text)
 
 
+def _whole_name(text: str, start: int, end: int) -> tuple[int, int]:
+    """The letters right beside digits belong to them when they make a name: H2SO4, DDR5, Win10. `3cats` is a word."""
+    beside = _NAME_END.match(text, end)
+    if beside:
+        end = beside.end()
+    before = _NAME_START.search(text, max(0, start - 20), start)
+    return (before.start() if before else start), end
+
+
 def _in_mixed(left: str, right: str) -> Language:
     if _is_english_clause(_COMMAS.split(left)[-1] + " " + _COMMAS.split(right)[0]):
         return "en"
@@ -49,10 +64,13 @@ def _in_mixed(left: str, right: str) -> Language:
     gap = right[: after.start()] if after else ""
     english_before = _LATIN_RUN_LEFT.search(left)
     words_before = len(english_before[0].split()) if english_before else 0
+    if english_before and not _TELLING.search(english_before[0]):
+        # A lone variable or initials, as in 面积S=5.
+        left, english_before, words_before = left[: english_before.start()], None, 0
     if after and not gap.strip():
         if is_han(after[0]):
             return "zh"
-        if len(after[0]) > 1:
+        if len(after[0]) > 1 and not after[0].isupper():
             return "en"
     if words_before >= 2 or _is_english_clause(found[0] if (found := _MIXED_RUN_LEFT.search(left)) else ""):
         return "en"

@@ -6,7 +6,7 @@ import re
 
 from cosyvoice_app.text import numbers as n
 from cosyvoice_app.text.chars import HAN
-from cosyvoice_app.text.rule import DIGITS, Match, Rule, rule, says
+from cosyvoice_app.text.rule import DIGITS, Match, Rule, before, each, rule, says
 from cosyvoice_app.text.units import SYMBOLS, UNITS
 
 _OPERATORS = {"+": ("加", "plus"), "-": ("减", "minus"), "−": ("减", "minus"), "–": ("减", "minus")} | {
@@ -16,6 +16,9 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SHORT = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week"}
 _PER = "kg|g|mg|lb|oz|L|mL|ml|km|m²|㎡|m³|h|hr|min|sec|GB|kWh|sq ft"
+_SPEEDS = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if "/" in u)
+_LONG_UNITS = "|".join(u for u in ("kg", "mg", "mol", "mmol", "km", "cm", "mm", "mL", "ml", "kcal", "kWh"))
+_ALL_UNITS = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u[0].isalpha())
 _SQUARED = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u[-1] in "²³")
 
 
@@ -73,7 +76,13 @@ MATHS: tuple[Rule, ...] = (
         "-−",
         "xyz",
     ),
-    rule(r"(?<=\d)\s?[xX]\s?(?=\d)", *says("乘", " by "), "xX", DIGITS),
+    rule(
+        r"(?<=\d)\s?[xX]\s?(?=\d)",
+        lambda m: "乘",
+        lambda m: " times " if re.search(r"(?i)\b(?:what'?s|what is|calculate|compute|solve)\b", before(m)) else " by ",
+        "xX",
+        DIGITS,
+    ),
     rule(r"(?<=\d)\s?[×*]\s?(?=\d)", *says("乘", " times "), "×*", DIGITS),
     rule(
         rf"(?<=[{HAN}\s])[xX×](\d+)(?![\w.])(?!\s?[-+*/=^<>])",
@@ -81,6 +90,8 @@ MATHS: tuple[Rule, ...] = (
         lambda m: f"times {m[1]}",
         "xX×",
     ),
+    rule(r"(?<=\d)\s/\s(?=\d)", *says("除以", " divided by "), "/", DIGITS),
+    rule(r"<(\d[\d.]*)>", *each(lambda m: f" {m[1]} "), "<", DIGITS),
     rule(r"(?<=\d)\s?[★☆⭐]", *says("星", " star"), "★☆⭐"),
     rule(
         r"(?<=[a-z\d])/(?=(?:day|week|month|year|hour|minute|second|night|person|mile|head|seat|user|unit|piece)\b)",
@@ -93,7 +104,12 @@ MATHS: tuple[Rule, ...] = (
         lambda m: f" per {_SHORT[m[1]]}",
         "/",
     ),
-    rule(r"(?<![\w<>=])[<>](?=\s?\d)", lambda m: SYMBOLS[m[0]][0], lambda m: SYMBOLS[m[0]][1][3:] + " ", "<>"),
+    rule(
+        r"(?<![\w<>=)\]])(?<![\w)\]]\s)[<>](?=\s?\d)",
+        lambda m: SYMBOLS[m[0]][0],
+        lambda m: SYMBOLS[m[0]][1][3:] + " ",
+        "<>",
+    ),
 )
 
 PER_UNIT: tuple[Rule, ...] = (
@@ -114,6 +130,14 @@ PER_UNIT: tuple[Rule, ...] = (
 """After money has been spoken: 8元/kg, $5/kg."""
 
 SIGNS: tuple[Rule, ...] = (
+    # Units of their own: "in km/h", 单位是kg/m³.
+    rule(rf"(?<![A-Za-z\d/])({_SPEEDS})(?![A-Za-z\d²³])", lambda m: UNITS[m[1]][0], lambda m: UNITS[m[1]][2], "/"),
+    rule(
+        rf"(?<![A-Za-z\d/])({_LONG_UNITS})/({_ALL_UNITS})(?![A-Za-z\d²³])",
+        lambda m: f"{UNITS[m[1]][0]}每{UNITS[m[2]][0]}",
+        lambda m: f"{UNITS[m[1]][2]} per {UNITS[m[2]][1]}",
+        "/",
+    ),
     rule(rf"(?<![A-Za-z])({_SQUARED})(?![A-Za-z\d])", lambda m: UNITS[m[1]][0], lambda m: UNITS[m[1]][2], "²³"),
     rule(rf"(?<=[A-Za-z\d)]|[{HAN}])([⁺⁻]?[{_RAISED}]+)(?<!(?:[{HAN}])[⁰¹⁴-⁹])", _zh_power, _en_power, _RAISED),
     rule(r"(?<=\b[CFcf])[#＃]", *says(" sharp", " sharp"), "#＃", alone="en"),
