@@ -161,7 +161,7 @@ def _de(before: tuple[str, str], after: tuple[str, str]) -> str:
     if word[-1:] in _COMPLEMENT_VERBS or tag[:1] in ("v", "a", "z", "i", "b"):
         return "de5"
     if after[1][:1] == "m":
-        return "dei3" if tag[:1] in ("d", "c") else "de2"
+        return "dei3" if tag[:1] in ("d", "c", "") else "de2"
     return "dei3" if after[0] else "de5"
 
 
