@@ -205,7 +205,7 @@ def _en_plain(m: Match) -> str:
 
 
 def _zh_times(m: Match) -> str:
-    return n.zh_number(m[1]) + ("" if after(m).startswith(("倍", "速")) else "倍")
+    return n.zh_number(m[1]) + ("" if after(m).startswith("倍") else "倍")
 
 
 def _zh_thousands(m: Match) -> str | None:

@@ -19,6 +19,8 @@ _LATIN_RUN_LEFT = re.compile(rf"(?:[{LATIN}'-]+[\s,]+)*[{LATIN}'-]+[\s,]*$")
 _MIXED_RUN_LEFT = re.compile(rf"(?:[{LATIN}0-9'.:-]+[\s,]+)*$")
 _NAME_END = re.compile(r"(?=[a-z0-9]*[A-Z])[A-Za-z0-9]+")
 _NAME_START = re.compile(r"(?<![A-Za-z0-9])(?=[a-z0-9]*[A-Z])[A-Za-z0-9]+$")
+_UNIT_LETTERS = re.compile(r"\d[A-Za-zμ]{1,3}(?![A-Za-z])")
+"""5kg beside a number tells no language."""
 _COMMAS = re.compile("[，、]")
 _TELLING = re.compile(rf"[{LATIN}]{{2}}|(?<![{LATIN}])[Ia](?=[\s,])")
 _SMALL_WORD = re.compile(r"(?<![A-Za-z'-])[a-z]{2,}(?![A-Za-z'-])")
@@ -36,9 +38,9 @@ def at(text: str, start: int, end: int, default: Language) -> Language:
     right_bound = right.start() if right else len(text)
     left, right_text = text[left_bound:start], text[end:right_bound]
     around = left + " " + right_text
-    if not has_han(around) and not has_latin(around):
+    if not has_han(around) and not has_latin(_UNIT_LETTERS.sub("", around)):
         around = text[:start] + " " + text[end:]
-        if not has_han(around) and not has_latin(around):
+        if not has_han(around) and not has_latin(_UNIT_LETTERS.sub("", around)):
             return default
         left, right_text = text[:start], text[end:]
     if not has_latin(around):

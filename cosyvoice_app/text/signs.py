@@ -90,6 +90,7 @@ MATHS: tuple[Rule, ...] = (
         lambda m: f"times {m[1]}",
         "xX×",
     ),
+    rule(rf"(?<=\d)([⁺⁻]?[{_RAISED}]+)", _zh_power, _en_power, _RAISED, DIGITS),
     rule(r"(?<=\d)\s/\s(?=\d)", *says("除以", " divided by "), "/", DIGITS),
     rule(r"<(\d[\d.]*)>", *each(lambda m: f" {m[1]} "), "<", DIGITS),
     rule(r"(?<=\d)\s?[★☆⭐]", *says("星", " star"), "★☆⭐"),
