@@ -32,7 +32,7 @@ ONLINE: tuple[NormConfig, ...] = (
     WindowNorm(50),
     WindowNorm(50, variance=False),
     WindowNorm(1),
-    WindowNorm(4000),
+    WindowNorm(700),
 )
 ALL = (
     *ONLINE,
