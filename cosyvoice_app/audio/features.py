@@ -1,216 +1,263 @@
-"""Audio to features, batched and differentiable: Kaldi filterbanks and log-mel spectrograms.
+"""Audio to features, batched and differentiable: MFCC, Kaldi filterbanks, log-mel spectrograms of several makes.
 
-    fbank(samples [B, n], rate_hz, FbankConfig())  -> [B, frames, bins]
-    log_mel(samples [B, n], LogMelConfig(...))     -> [B, frames, bins]
+    extractor_for("mfcc", 16000)(samples [B, n], lengths [B])  -> Features: values [B, frames, bins], lengths [B]
+    fbank(samples [B, n], rate_hz, FbankConfig())              -> [B, frames, bins]
+    mfcc, log_mel, whisper_mel, mel24k                         likewise, for clips that are all n samples long
+    deltas(Features)                                           -> Features
 
 Configs are frozen; what depends only on them (windows, filterbanks) is built once per config, device and dtype. All
-of it computes in at least float32: half-precision input is widened first.
+of it computes in at least float32: half-precision input is widened first, float64 stays what it is. On the CPU a clip's
+features are the same to the bit in any batch, with any padding and any number of threads.
+
+All are differentiable but for the corners of their clamps: below a floor the gradient is 0, and where a clip's own
+maximum sets the floor (Whisper's, `top_db`) it flows to that maximum too.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from cosyvoice_app.audio.feature_configs import (
+    Config,
+    FbankConfig,
+    LogMelConfig,
+    Mel24kConfig,
+    MfccConfig,
+    WhisperMelConfig,
+    bound,
+    power_of_two,
+)
+from cosyvoice_app.audio.framing import (
+    Framing,
+    frame_audio,
+    frame_mask,
+    refuse_not_finite,
+    samples_of,
+    tape_of,
+    window,
+)
+from cosyvoice_app.audio.mel import MelScale, dct_matrix, mel_filters
+from cosyvoice_app.audio.spectral import (
+    Spectral,
+    cepstra_rows,
+    in_blocks,
+    log_mel_rows,
+    magnitude_spectrum,
+    power_spectrum,
+)
 from cosyvoice_app.errors import ConfigError
 
-MelScale = Literal["kaldi", "htk", "slaney"]
-# Kaldi floors energies at float32's machine epsilon before the logarithm, whatever the dtype.
-_KALDI_FLOOR = torch.finfo(torch.float32).eps
+__all__ = [
+    "KINDS", "Extractor", "FbankConfig", "Features", "Framing", "Kind", "LogMelConfig", "Mel24kConfig", "MelScale",
+    "MfccConfig", "WhisperMelConfig", "dct_matrix", "deltas", "extractor_for", "fbank", "frame_audio", "frame_mask",
+    "log_mel", "magnitude_spectrum", "mel24k", "mel_filters", "mfcc", "power_spectrum", "samples_of", "whisper_mel",
+    "window",
+]  # fmt: skip
+
+Kind = Literal["mfcc", "fbank", "logmel", "whisper-mel", "mel24k"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_WHISPER_RATE_HZ, _MEL24K_RATE_HZ = 16_000, 24_000
+_FBANK, _MFCC = FbankConfig(), MfccConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class FbankConfig:
-    """Kaldi's `compute-fbank-feats` without dither. `high_hz` of 0 or less counts down from the Nyquist frequency."""
+class Features:
+    """values [B, frames, bins], float32 (float64 of float64 samples); rows past `lengths` [B] int64 are exactly 0."""
 
-    bins: int = 80
-    frame_ms: float = 25.0
-    shift_ms: float = 10.0
-    low_hz: float = 20.0
-    high_hz: float = 0.0
-    preemphasis: float = 0.97
-    remove_dc: bool = True
-    window: Literal["povey", "hann", "hamming"] = "povey"
-    power: Literal[1, 2] = 2
-
-    def __post_init__(self) -> None:
-        _positive(self, "bins", "frame_ms", "shift_ms")
-
-    def window_samples(self, rate_hz: int) -> int:
-        return int(rate_hz * self.frame_ms * 0.001)
-
-    def shift_samples(self, rate_hz: int) -> int:
-        return int(rate_hz * self.shift_ms * 0.001)
-
-    def frames(self, samples: int, rate_hz: int) -> int:
-        """Frames that `samples` give: only whole ones ("snip edges"), so none when shorter than a frame."""
-        window = self.window_samples(rate_hz)
-        return 0 if samples < window else 1 + (samples - window) // self.shift_samples(rate_hz)
+    values: Tensor
+    lengths: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class LogMelConfig:
-    """A log-mel spectrogram in the manner of vocoders.
+class Extractor:
+    """A config bound to a sample rate. Holds no state: any number of threads may call it at once."""
 
-    `filter_rate_hz` is the rate the filterbank is built for when that isn't the audio's: some models were trained with
-    filters of another rate, and need the same again. `high_hz` of 0 is half of it. The logarithm is of
-    `mel + floor` ("add") or of `max(mel, floor)` ("clamp"). `centre` pads by reflection, so that frame i is centred on
-    sample i x hop_samples.
-    """
-
+    kind: Kind
+    config: Config
     rate_hz: int
-    n_fft: int
-    window_samples: int
-    hop_samples: int
-    bins: int
-    low_hz: float = 0.0
-    high_hz: float = 0.0
-    filter_rate_hz: int = 0
-    scale: MelScale = "htk"
-    slaney_norm: bool = False
-    power: Literal[1, 2] = 2
-    floor: float = 1e-5
-    floor_mode: Literal["add", "clamp"] = "clamp"
-    log: Literal["ln", "log10"] = "ln"
-    centre: bool = True
+    """Rate of the samples it takes."""
+    bins: int = field(init=False)
+    framing: Framing = field(init=False, repr=False)
+    _spectral: Spectral = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _positive(self, "rate_hz", "n_fft", "window_samples", "hop_samples", "bins", "floor")
-        if self.window_samples > self.n_fft:
-            raise ConfigError(f"window_samples is {self.window_samples}; it must not pass n_fft, {self.n_fft}.",
-                              param="window_samples")
+        framing, spectral = bound(self.config, self.rate_hz)
+        bins = self.config.coefficients if isinstance(self.config, MfccConfig) else self.config.bins
+        for name, value in (("bins", bins), ("framing", framing), ("_spectral", spectral)):
+            object.__setattr__(self, name, value)
+        # Built now, so that what can't be built is refused now.
+        mel_filters(*spectral.bank, "cpu", torch.float32)
+        window(spectral.window, spectral.frame, spectral.periodic, torch.device("cpu"), torch.float32)
+
+    @property
+    def shift_samples(self) -> int:
+        return self.framing.shift
+
+    @property
+    def needs_whole_clip(self) -> bool:
+        """Whether a frame depends on the clip's maximum: then it can't be streamed."""
+        return isinstance(self.config, WhisperMelConfig) or getattr(self.config, "top_db", None) is not None
 
     def frames(self, samples: int) -> int:
-        extra = 2 * (self.n_fft // 2) if self.centre else 0
-        return max(0, 1 + (samples + extra - self.n_fft) // self.hop_samples)
+        """Frames that a clip of so many samples gives."""
+        return self.framing.frames(samples)
+
+    def rows(self, frames: Tensor) -> Tensor:
+        """Frames of samples [N, framing.frame] -> [N, bins], each by itself; not if it `needs_whole_clip`."""
+        return in_blocks(self._row_block, frames)
+
+    def __call__(self, samples: Tensor, lengths: Tensor | None = None, *, check: bool = True) -> Features:
+        """Features of `samples` [B, n], whose clips are `lengths` [B] samples long (None: all n).
+
+        What lies past a clip's length is never looked at. BadInput names the clip that holds a NaN or an infinity;
+        `check=False` spares a device that question, which it must be waited for.
+        """
+        samples = _widened(samples)
+        if check:
+            refuse_not_finite(samples, lengths)
+        with torch.autocast(samples.device.type, enabled=False):
+            tape = tape_of(samples, lengths, self.framing)
+            if not len(tape.rows):
+                return Features(samples.new_zeros(len(samples), 0, self.bins), tape.lengths)
+            if not self.needs_whole_clip:
+                values = _unpacked(self.rows(tape.rows), tape.starts, tape.counts)
+            else:
+                values = self._floored_by_clip(tape.rows, tape.starts, tape.counts, tape.lengths)
+            if values.shape[1] * len(tape.counts) != sum(tape.counts) or samples.device.type != "cpu":
+                values = values * frame_mask(tape.lengths, values.shape[1])[..., None]
+        return Features(values, tape.lengths)
+
+    def _row_block(self, frames: Tensor) -> Tensor:
+        mel = log_mel_rows(frames, self._spectral)
+        if isinstance(self.config, MfccConfig):
+            return cepstra_rows(mel, self.config.coefficients, self.config.lifter)
+        return mel
+
+    def _floored_by_clip(self, rows: Tensor, starts: list[int], counts: list[int], lengths: Tensor) -> Tensor:
+        mel = in_blocks(lambda frames: log_mel_rows(frames, self._spectral), rows)
+        mel = _unpacked(mel, starts, counts)
+        others = ~frame_mask(lengths, mel.shape[1])[..., None]
+        loudest = mel.masked_fill(others, -torch.inf).amax(dim=(1, 2), keepdim=True)
+        if isinstance(self.config, MfccConfig):
+            floored = torch.maximum(mel, loudest - (self.config.top_db or 0.0)).flatten(0, 1)
+            config = self.config
+            return in_blocks(lambda block: cepstra_rows(block, config.coefficients, config.lifter), floored).view(
+                len(starts), -1, self.bins
+            )
+        return (torch.maximum(mel, loudest - 8.0) + 4.0) / 4.0
 
 
-def _positive(config: object, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) <= 0:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be greater than 0.", param=name)
+def _unpacked(rows: Tensor, starts: list[int], counts: list[int]) -> Tensor:
+    """The clips' rows [B, frames, bins], zeros after a clip's last."""
+    longest = max(counts, default=0)
+    clips = []
+    for start, count in zip(starts, counts, strict=True):
+        clip = rows[start : start + count]
+        clips.append(clip if count == longest else F.pad(clip, (0, 0, 0, longest - count)))
+    return torch.stack(clips) if clips else rows.new_zeros(0, 0, rows.shape[1])
 
 
-def fbank(samples: Tensor, rate_hz: int, config: FbankConfig = FbankConfig()) -> Tensor:
+_CONFIGS: dict[str, type[MfccConfig | FbankConfig | LogMelConfig | WhisperMelConfig | Mel24kConfig]] = {
+    "mfcc": MfccConfig,
+    "fbank": FbankConfig,
+    "logmel": LogMelConfig,
+    "whisper-mel": WhisperMelConfig,
+    "mel24k": Mel24kConfig,
+}
+_ONLY_RATE_HZ = {"whisper-mel": _WHISPER_RATE_HZ, "mel24k": _MEL24K_RATE_HZ}
+
+
+def extractor_for(kind: Kind, rate_hz: int | None = None, **changes: Any) -> Extractor:
+    """The extractor of `kind` with its config's defaults but for `changes`.
+
+    `rate_hz` is 16 kHz unless the kind has a rate of its own ("mel24k": 24 kHz, "whisper-mel": 16 kHz). "logmel" has
+    the other kinds' 25 and 10 ms, 80 bins. ConfigError names what is allowed.
+    """
+    if kind not in _CONFIGS:
+        raise ConfigError(f"There is no kind of features {kind!r}; there are {', '.join(KINDS)}.", param="kind")
+    only = _ONLY_RATE_HZ.get(kind)
+    rate_hz = rate_hz or only or 16_000
+    if only and rate_hz != only:
+        raise ConfigError(f"{kind} is for {only} Hz, not {rate_hz}: change the rate first.", param="rate_hz")
+    if rate_hz < 0:
+        raise ConfigError(f"rate_hz is {rate_hz}; it must be greater than 0.", param="rate_hz")
+    config = _CONFIGS[kind]
+    allowed = [field.name for field in dataclasses.fields(config) if field.name != "rate_hz"]
+    for name in changes:
+        if name not in allowed:
+            raise ConfigError(f"{kind} has no setting {name!r}; it has {', '.join(allowed)}.", param=name)
+    if config is LogMelConfig:
+        frame = samples_of(25.0, rate_hz)
+        given = {"rate_hz": rate_hz, "n_fft": power_of_two(frame), "window_samples": frame,
+                 "hop_samples": samples_of(10.0, rate_hz), "bins": 80}  # fmt: skip
+        changes = {**given, **changes}
+    return Extractor(kind, config(**changes), rate_hz)
+
+
+def fbank(samples: Tensor, rate_hz: int, config: FbankConfig = _FBANK) -> Tensor:
     """Log mel energies [B, frames, bins] of `samples` [B, n] at `rate_hz`; equal to Kaldi's with dither 0.
 
     The scale of the samples only shifts the result: Kaldi itself works on 16-bit integers, so add ln(32768) * power
     to compare. `frames` is `config.frames(n, rate_hz)`, which may be 0.
     """
-    samples = _widened(samples)
-    window_samples, shift = config.window_samples(rate_hz), config.shift_samples(rate_hz)
-    if samples.shape[-1] < window_samples:
-        return samples.new_zeros(samples.shape[0], 0, config.bins)
-    frames = samples.unfold(-1, window_samples, shift)
-    if config.remove_dc:
-        frames = frames - frames.mean(dim=-1, keepdim=True)
-    if config.preemphasis:
-        # The sample before the first is taken to be the first.
-        before = torch.cat([frames[..., :1], frames[..., :-1]], dim=-1)
-        frames = frames - config.preemphasis * before
-    n_fft = 1 << (window_samples - 1).bit_length()
-    frames = frames * _fbank_window(config.window, window_samples, frames.device, frames.dtype)
-    spectrum = _magnitude(torch.fft.rfft(frames, n=n_fft), config.power)
-    high_hz = config.high_hz if config.high_hz > 0 else rate_hz / 2 + config.high_hz
-    filters = mel_filters(config.bins, n_fft, rate_hz, config.low_hz, high_hz, "kaldi", False, str(samples.device),
-                          samples.dtype)
-    return (spectrum @ filters).clamp_min(_KALDI_FLOOR).log()
+    return _values("fbank", samples, rate_hz, config)
 
 
 def log_mel(samples: Tensor, config: LogMelConfig) -> Tensor:
     """Log-mel spectrogram [B, frames, bins] of `samples` [B, n] at `config.rate_hz`."""
-    samples = _widened(samples)
-    window = torch.hann_window(config.window_samples, periodic=True, device=samples.device, dtype=samples.dtype)
-    spectrum = torch.stft(samples, config.n_fft, config.hop_samples, config.window_samples, window,
-                          center=config.centre, pad_mode="reflect", return_complex=True)
-    filter_rate_hz = config.filter_rate_hz or config.rate_hz
-    filters = mel_filters(config.bins, config.n_fft, filter_rate_hz, config.low_hz,
-                          config.high_hz or filter_rate_hz / 2, config.scale, config.slaney_norm,
-                          str(samples.device), samples.dtype)
-    mel = _magnitude(spectrum, config.power).transpose(1, 2) @ filters
-    floored = mel + config.floor if config.floor_mode == "add" else mel.clamp_min(config.floor)
-    return floored.log() if config.log == "ln" else floored.log10()
+    return _values("logmel", samples, config.rate_hz, config)
+
+
+def mfcc(samples: Tensor, rate_hz: int, config: MfccConfig = _MFCC) -> Tensor:
+    """Cepstra [B, frames, coefficients] of `samples` [B, n] at `rate_hz`; equal to librosa's (see MfccConfig)."""
+    return _values("mfcc", samples, rate_hz, config)
+
+
+def whisper_mel(samples: Tensor, bins: Literal[80, 128] = 128) -> Tensor:
+    """Whisper's log-mel [B, n // 160, bins] of `samples` [B, n] at 16 kHz."""
+    return _values("whisper-mel", samples, _WHISPER_RATE_HZ, WhisperMelConfig(bins))
+
+
+def mel24k(samples: Tensor, high_hz: float = 0.0) -> Tensor:
+    """Log magnitude mel [B, n // 480, 80] of `samples` [B, n] at 24 kHz, up to `high_hz` (0: 12 kHz)."""
+    return _values("mel24k", samples, _MEL24K_RATE_HZ, Mel24kConfig(high_hz=high_hz))
+
+
+def _values(kind: Kind, samples: Tensor, rate_hz: int, config: Config) -> Tensor:
+    return Extractor(kind, config, rate_hz)(samples, check=False).values
+
+
+def deltas(features: Features, reach: int = 2) -> Features:
+    """Slope of each bin over time, by regression over `reach` frames on either side; apply it twice for acceleration.
+
+    A clip's first and last frame stand in for those beyond its ends.
+    """
+    if reach < 1:
+        raise ConfigError(f"reach is {reach}; it must be at least 1.", param="reach")
+    values, lengths = features.values, features.lengths
+    frames = values.shape[1]
+    if not frames:
+        return features
+    at = torch.arange(frames, device=values.device)
+    last = (lengths - 1).clamp_min(0)[:, None]
+    slope = torch.zeros_like(values)
+    for step in range(1, reach + 1):
+        after, before = (
+            values.gather(1, index[..., None].expand_as(values))
+            for index in (torch.minimum(at + step, last), torch.minimum((at - step).clamp_min(0), last))
+        )
+        slope = slope + step * (after - before)
+    slope = slope / (2 * sum(step * step for step in range(1, reach + 1)))
+    return Features(slope * frame_mask(lengths, frames)[..., None], lengths)
 
 
 def _widened(samples: Tensor) -> Tensor:
     if samples.ndim != 2:
         raise ValueError(f"samples must be [B, n], got {tuple(samples.shape)}")
     return samples if samples.dtype == torch.float64 else samples.float()
-
-
-def _magnitude(spectrum: Tensor, power: int) -> Tensor:
-    # abs() has gradient 0 at 0, where the root of a sum of squares has none.
-    return spectrum.abs() if power == 1 else spectrum.real.square() + spectrum.imag.square()
-
-
-# Built outside inference mode whoever asks first: what is cached must serve a backward pass later.
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)
-def _fbank_window(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    phase = 2 * math.pi * torch.arange(length, dtype=torch.float64) / (length - 1)
-    if name == "hamming":
-        window = 0.54 - 0.46 * torch.cos(phase)
-    else:
-        window = 0.5 - 0.5 * torch.cos(phase)
-        if name == "povey":
-            window = window.pow(0.85)
-    return window.to(device, dtype)
-
-
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)
-def mel_filters(bins: int, n_fft: int, rate_hz: int, low_hz: float, high_hz: float, scale: MelScale, slaney_norm: bool,
-                device: str, dtype: torch.dtype) -> Tensor:
-    """Triangles [n_fft // 2 + 1, bins] over the frequencies of an `n_fft` spectrum at `rate_hz`.
-
-    "kaldi" draws them over mel, "htk" and "slaney" over Hz (which differ in their mel). `slaney_norm` gives each
-    triangle unit area over Hz.
-    """
-    if not 0 <= low_hz < high_hz <= rate_hz / 2:
-        raise ConfigError(f"The mel filters go from {low_hz:g} to {high_hz:g} Hz; they must lie within 0 and "
-                          f"{rate_hz / 2:g} Hz.", param="low_hz")
-    low, high = (float(_to_mel(torch.tensor(hz, dtype=torch.float64), scale)) for hz in (low_hz, high_hz))
-    # Kaldi draws its triangles in float32, whose rounding moves the narrow top ones by a few parts in ten thousand.
-    draw = torch.float32 if scale == "kaldi" else torch.float64
-    frequencies = torch.arange(n_fft // 2 + 1, dtype=draw) * (rate_hz / n_fft)
-    corners = low + (high - low) / (bins + 1) * torch.arange(bins + 2, dtype=draw)
-    if scale == "kaldi":
-        x = _to_mel(frequencies, scale)
-        # Kaldi leaves the Nyquist bin out.
-        x[-1] = math.inf
-    else:
-        x, corners = frequencies, _from_mel(corners, scale)
-    left, centre, right = corners[:-2], corners[1:-1], corners[2:]
-    rising = (x[:, None] - left) / (centre - left)
-    falling = (right - x[:, None]) / (right - centre)
-    filters = torch.minimum(rising, falling).clamp_min(0.0)
-    if slaney_norm:
-        hz = corners if scale != "kaldi" else _from_mel(corners, scale)
-        filters = filters * (2.0 / (hz[2:] - hz[:-2]))
-    return filters.to(device, dtype)
-
-
-# Slaney: linear below 1 kHz (3 mel per 200 Hz), logarithmic above (27 mel per factor of 6.4).
-_SLANEY_KNEE_HZ, _SLANEY_KNEE_MEL, _SLANEY_STEP = 1000.0, 15.0, math.log(6.4) / 27.0
-
-
-def _to_mel(hz: Tensor, scale: MelScale) -> Tensor:
-    if scale == "slaney":
-        above = _SLANEY_KNEE_MEL + torch.log(hz.clamp_min(1e-9) / _SLANEY_KNEE_HZ) / _SLANEY_STEP
-        return torch.where(hz < _SLANEY_KNEE_HZ, hz * 3.0 / 200.0, above)
-    # Kaldi's 1127 and HTK's 2595 / ln 10 name the same curve, rounded differently.
-    factor = 1127.0 if scale == "kaldi" else 2595.0 / math.log(10.0)
-    return factor * torch.log(1.0 + hz / 700.0)
-
-
-def _from_mel(mel: Tensor, scale: MelScale) -> Tensor:
-    if scale == "slaney":
-        above = _SLANEY_KNEE_HZ * torch.exp(_SLANEY_STEP * (mel - _SLANEY_KNEE_MEL))
-        return torch.where(mel < _SLANEY_KNEE_MEL, mel * 200.0 / 3.0, above)
-    factor = 1127.0 if scale == "kaldi" else 2595.0 / math.log(10.0)
-    return 700.0 * (torch.exp(mel / factor) - 1.0)
