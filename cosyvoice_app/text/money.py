@@ -71,7 +71,7 @@ def _zh_money(m: Match) -> str:
 
 
 def _en_money(m: Match) -> str:
-    if re.search("[万亿]", m[0]):
+    if re.search("[万亿元]", m[0]):
         return _zh_money(m)  # what is typed in Han stays Han
     sign = {"-": "minus ", "+": "plus "}.get(_sign(m), "")
     if m["to"]:

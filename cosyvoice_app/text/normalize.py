@@ -57,7 +57,7 @@ def to_words(text: str, before: str = "", after: str = "", alone: Language = "zh
         dropped += lost
     dropped = "".join(dict.fromkeys(dropped))
     said = _tidy_spaces("".join(out))
-    if not before or before.endswith("\n"):
+    if not before.strip() or before.rstrip(" ").endswith("\n"):
         said = _BULLETS_LEFT_OVER.sub("", said)
     return said, (f'Not spoken: "{dropped}".',) if dropped else ()
 
@@ -88,7 +88,7 @@ def _keep_speech(text: str) -> tuple[str, str]:
             continue
         out.append(" ")
         kind = unicodedata.category(char)
-        if kind[0] in "SNC" and not char.isascii():
+        if kind[0] in "SNC" and (not char.isascii() or char in "<>"):
             dropped.append(char)
     return "".join(out), "".join(dict.fromkeys(dropped))
 

@@ -92,6 +92,12 @@ MATHS: tuple[Rule, ...] = (
     ),
     rule(rf"(?<=\d)([⁺⁻]?[{_RAISED}]+)", _zh_power, _en_power, _RAISED, DIGITS),
     rule(r"(?<=\d)\s/\s(?=\d)", *says("除以", " divided by "), "/", DIGITS),
+    # Angle brackets around words, and no comparison: <未知>, </foo>, List<String>.
+    rule(
+        rf"(?:(?<![\w)\]{HAN}])(?<![\w)\]{HAN}]\s)<|</|(?<=[a-z])<(?=[A-Z]))([^<>\s\n][^<>\n]{{0,30}})(?<!\s)>",
+        *each(lambda m: f" {m[1]} "),
+        "<",
+    ),
     rule(r"<(\d[\d.]*)>", *each(lambda m: f" {m[1]} "), "<", DIGITS),
     rule(r"(?<=\d)\s?[★☆⭐]", *says("星", " star"), "★☆⭐"),
     rule(
