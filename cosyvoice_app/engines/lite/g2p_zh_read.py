@@ -137,17 +137,22 @@ def _particles(run: str, words: list[str], word_of: list[int], read: list[str], 
     """得 and 地 where they aren't part of a word of the dictionary, by the words on both sides."""
     for place, char in enumerate(run):
         word = words[word_of[place]]
-        if char not in "得地" or strength[place] >= SETTLED_BY_US or (len(word) > 1 and rjieba.has_word(word)):
+        if char not in "得地" or strength[place] >= SETTLED_BY_US:
+            continue
+        complement = char == "得" and word[1:] == "得" and strength[place] == 1  # the cut has 刮得, 装得 as words
+        if len(word) > 1 and rjieba.has_word(word) and not complement:
             continue
         # Cut again on either side: the first cut likes to glue the particle to a neighbour (地笑).
-        before = (rjieba.tag(run[:place]) or [("", "")])[-1]
+        before = (rjieba.tag(run[max(0, place - _NEAR) : place]) or [("", "")])[-1]
         if len(before[0]) > 1 and not rjieba.has_word(before[0]):
             before = rjieba.tag(before[0][-1])[0]
-        after = (rjieba.tag(run[place + 1 :]) or [("", "")])[0]
+        after = (rjieba.tag(run[place + 1 : place + 1 + _NEAR]) or [("", "")])[0]
         read[place] = _de(before, after) if char == "得" else _di(before, after)
         strength[place] = SETTLED_BY_US
 
 
+_NEAR = 12
+"""Characters either side that decide about a particle; the whole of a long run would make its cost grow squared."""
 _COMPLEMENT_VERBS = frozenset("下说写唱跑走吃长做打玩看听学睡笑哭气忙累热冷高变来去穿过活干讲跳飞开住想用喝读画急冻")
 _GOTTEN = frozenset("奖病癌炎症分票名军银金")
 _ON_LAND = frozenset("上下里面方铁图球板址区点毯震理狱道势位形带段块皮主")

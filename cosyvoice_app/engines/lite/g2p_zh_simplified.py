@@ -19,7 +19,7 @@ _ZHE = re.compile(r"(?<![显顯名原专專编編论論土巨卓昭遗遺拙合�
 """著 where it stands for 着, as in Taiwan; the other one is zhu4."""
 
 SETTLED = {
-    "髮": "fa4", "發": "fa1", "乾": "gan1", "幹": "gan4", "隻": "zhi1", "儘": "jin3", "盡": "jin4", "捲": "juan3",
+    "髮": "fa4", "發": "fa1", "乾": "gan1", "幹": "gan4", "隻": "zhi1", "儘": "jin3", "捲": "juan3",
     "捨": "she3", "鬥": "dou4", "佔": "zhan4", "係": "xi4", "瞭": "liao3", "徵": "zheng1", "鍾": "zhong1",
     "穀": "gu3", "纔": "cai2", "嚮": "xiang4", "誌": "zhi4", "傢": "jia1",
 }  # fmt: skip
