@@ -91,7 +91,8 @@ def _en_time(m: Match) -> str | None:
         return f"{_en_count(hour, 'minute')} and {_en_count(minute, 'second')}"
     if second:
         tail = f" {half.upper()}M" if half else ""
-        return f"{n.en_integer(hour)} {n.en_integer(minute)} and {n.en_integer(second)} seconds{tail}"
+        past = " o'clock" if int(minute) == 0 else (" oh " if int(minute) < 10 else " ") + n.en_integer(minute)
+        return f"{n.en_integer(hour)}{past} and {_en_count(second, 'second')}{tail}"
     return en_clock(hour, minute, half)
 
 
