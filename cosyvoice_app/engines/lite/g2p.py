@@ -17,6 +17,7 @@ from pathlib import Path
 from cosyvoice_app.engines.lite import g2p_zh
 from cosyvoice_app.engines.lite.g2p_en import Context, EnglishLexicon, first_sound_is_vowel
 from cosyvoice_app.engines.lite.g2p_symbols import MARKS, MAX_SYMBOLS, OPENING_MARKS, SYMBOLS, from_arpabet
+from cosyvoice_app.engines.lite.heteronyms import EDGE
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.text.chars import HAN, HANGUL, KANA, LATIN
 from cosyvoice_app.text.split import sentences
@@ -84,14 +85,13 @@ class LiteG2P:
     def __call__(self, segment: Segment) -> Phonemes:
         """Symbols of one segment. Raises TextError when nothing in it can be read."""
         warnings: list[str] = []
-        tokens: list[_Token] = []
+        words: list[_Word | _Mark] = []
         for sentence in sentences(list(segment.pieces)):
             notice = _unsupported(sentence)
             if notice:
                 warnings.append(notice)
             else:
-                tokens += _tokens(sentence, warnings)
-        words = self._speak(tokens, warnings)
+                words += self._speak(_tokens(sentence, warnings), warnings)
         symbols, spans = _join(words)
         if not spans:
             raise TextError(warnings[0] if warnings else f'Nothing in "{segment.text}" can be spoken.', param="text")
@@ -125,7 +125,8 @@ class LiteG2P:
         return self._speak_english(read, warnings)
 
     def _speak_english(self, read: list[_Word | _Mark | _English], warnings: list[str]) -> list[_Word | _Mark]:
-        """Right to left, because weak forms depend on the sound that follows."""
+        """Right to left, because weak forms depend on the sound that follows. `read` is one sentence."""
+        sentence = tuple(_seen(token) for token in read)
         out: list[_Word | _Mark] = []
         vowel: bool | None = None
         following = ""
@@ -134,7 +135,7 @@ class LiteG2P:
             if isinstance(token, _English):
                 before = read[i - 1] if i else None
                 previous = before.surface.lower() if isinstance(before, _English) else ""
-                symbols = self._english.word(token.surface, Context(vowel, previous, following))
+                symbols = self._english.word(token.surface, Context(vowel, previous, following, sentence, i))
                 if not symbols:
                     warnings.append(f'No reading is known for "{token.surface}"; it was not spoken.')
                 following = token.surface.lower()
@@ -148,6 +149,11 @@ class LiteG2P:
                 vowel = first_sound_is_vowel(token.symbols)
         out.reverse()
         return out
+
+
+def _seen(token: _Word | _Mark | _English) -> str:
+    """A token as its neighbours are read by: Chinese and tags are an edge, since they say nothing about English."""
+    return token.symbol if isinstance(token, _Mark) else token.surface if isinstance(token, _English) else EDGE
 
 
 def _unsupported(sentence: list[Piece]) -> str:

@@ -1,8 +1,8 @@
 """American English words -> Kokoro's symbols.
 
 Lexicons: misaki's us_gold (checked by hand) and us_silver (by machine), as data. Endings (-s, -ed, -ing, 's) are
-derived from
-the stem as misaki 0.9.4 does; a word no lexicon has is spelled when it looks like initials, else guessed by `g2p_oov`.
+derived from the stem as misaki 0.9.4 does; a word no lexicon has is spelled when it looks like initials, else guessed
+by `g2p_oov`. Words with two readings are told apart by `heteronyms`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cosyvoice_app.engines.lite.g2p_oov import LetterToSound
 from cosyvoice_app.engines.lite.g2p_symbols import from_arpabet
+from cosyvoice_app.engines.lite.heteronyms import ADJECTIVE, NOUN, VERB, heteronyms
 from cosyvoice_app.text.chars import words
 
 VOWELS = frozenset("AIOQWYaiuæɑɐɒəɛɜɪʊʌᵻ")
@@ -23,6 +25,7 @@ _FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")
 """After these a t before an ending is tapped."""
 
 Entry = str | dict[str, str | None]
+Ending = Literal["", "s", "'s", "ed", "ing"]
 
 _EMPHASISED = frozenset(
     words(
@@ -44,15 +47,26 @@ _VERB_BEFORE = frozenset(
 _PARTICIPLE_BEFORE = frozenset(words("have has had having i've you've we've they've is are was were been being be"))
 
 
+_BY_SPELLING = {
+    "résumé": "ɹˈɛzəmˌA", "resumé": "ɹˈɛzəmˌA", "exposé": "ˌɛkspOzˈA", "maté": "mˈɑtˌA", "nestlé": "nˈɛsli",
+    "saké": "sˈɑkˌA", "celtics": "sˈɛltɪks", "closer": "klˈOsəɹ",
+}  # fmt: skip
+"""Forms that show (or nearly always are) one reading of a heteronym, where the lexicons don't say so."""
+_NEVER_VERBS = frozenset(words("downhill overhead uptown"))
+"""Nouns in the lexicon that are adverbs otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the next sound is: a vowel, a consonant, or (None) a mark or the end. `previous`/`following` are lower-case
-    words.
+    words; `sentence` is all of it, as tokens, with the word at `at`.
     """
 
     future_vowel: bool | None = None
     previous: str = ""
     following: str = ""
+    sentence: tuple[str, ...] = ()
+    at: int = 0
 
 
 class EnglishLexicon:
@@ -68,6 +82,8 @@ class EnglishLexicon:
         special = self._function_word(written, context)
         if special is not None:
             return special
+        if written.lower() in _BY_SPELLING:
+            return _BY_SPELLING[written.lower()]
         stress = None if written == written.lower() else 2.0 if written == written.upper() and len(written) > 1 else 0.5
         found = self._known(written, context, stress)
         if found is None:
@@ -106,8 +122,8 @@ class EnglishLexicon:
             return "ˈɪn" if vowel is None else "ɪn"
         if written == "am":
             return "æm" if vowel is None else "ɐm"
-        if word == "used" and context.following == "to":
-            return "jˈust"
+        if word == "used":
+            return "jˈust" if context.following == "to" else "jˈuzd"
         return None
 
     def _known(self, written: str, context: Context, stress: float | None) -> str | None:
@@ -116,11 +132,13 @@ class EnglishLexicon:
             return _restress(self._letter(written), stress) or None
         if written.isupper() and written not in self._gold and self._is_initials(written):
             return self.letters(written) or None
-        for form in dict.fromkeys((written, written.lower(), written.capitalize())):
+        lower = written.lower()
+        if lower in heteronyms().readings:
+            return _restress(heteronyms().choose(lower, *_place(written, context)).symbols, stress)
+        for form in dict.fromkeys((written, lower, written.capitalize())):
             if form in self._gold or form in self._silver:
                 return self._entry(form, context, stress)
-        lower = written.lower()
-        if lower.endswith("s'"):
+        if lower.endswith("s'") and lower[:-1] not in heteronyms().readings:
             return self._known(lower[:-2] + "'s", context, stress) or self._known(lower[:-1], context, stress)
         if lower.endswith("'"):
             return self._known(lower[:-1], context, stress)
@@ -138,53 +156,65 @@ class EnglishLexicon:
             return False
         return len(letters) <= 3 or not _looks_like_word(letters)
 
-    def _entry(self, form: str, context: Context, stress: float | None) -> str | None:
+    def _entry(self, form: str, context: Context, stress: float | None, ending: Ending = "") -> str | None:
         entry = self._gold.get(form) or self._silver.get(form)
         if isinstance(entry, dict):
-            chosen = entry["None"] if context.future_vowel is None and entry.get("None") else None
-            for tag in _tags(context):
-                chosen = chosen or entry.get(tag)
-            entry = chosen or entry["DEFAULT"]
+            roles = _roles(form, entry)
+            if roles:
+                entry = roles[_role(roles, ending, context)]
+            else:
+                chosen = entry["None"] if context.future_vowel is None and entry.get("None") else None
+                for tag in _tags(context):
+                    chosen = chosen or entry.get(tag)
+                entry = chosen or entry["DEFAULT"]
         return _restress(entry, stress) if entry else None
 
-    def _stem(self, stem: str, context: Context, stress: float | None) -> str | None:
+    def _stem(self, stem: str, context: Context, stress: float | None, ending: Ending) -> str | None:
+        """A stem without its ending, which tells a verb (-ed, -ing) or a noun ('s) by itself."""
+        model = heteronyms()
+        if stem in model.readings:
+            roles = {r.role: r.symbols for r in model.readings[stem]}
+            if VERB in roles or (NOUN in roles and ending in ("s", "'s")):
+                return _restress(roles[_role(roles, ending, context)], stress)
+            if ending in ("s", "'s"):
+                return _restress(model.choose(stem, *_place(stem, context)).symbols, stress)
         for form in (stem, stem.capitalize()):
             if form in self._gold or form in self._silver:
-                return self._entry(form, context, stress)
+                return self._entry(form, context, stress, ending)
         return None
 
     def _ending_s(self, word: str, context: Context, stress: float | None) -> str | None:
         stem = None
         if len(word) >= 3 and word.endswith("s") and not word.endswith("ss"):
-            stem = self._stem(word[:-1], context, stress)
+            stem = self._stem(word[:-1], context, stress, "s")
         if stem is None and (
             word.endswith("'s") or (len(word) > 4 and word.endswith("es") and not word.endswith("ies"))
         ):
-            stem = self._stem(word[:-2], context, stress) or (
+            stem = self._stem(word[:-2], context, stress, "'s" if word.endswith("'s") else "s") or (
                 self._known(word[:-2], context, stress) if word.endswith("'s") else None
             )
         if stem is None and len(word) > 4 and word.endswith("ies"):
-            stem = self._stem(word[:-3] + "y", context, stress)
+            stem = self._stem(word[:-3] + "y", context, stress, "s")
         return _add_s(stem) if stem else None
 
     def _ending_ed(self, word: str, context: Context, stress: float | None) -> str | None:
         stem = None
-        if len(word) >= 4 and word.endswith("d") and not word.endswith("dd"):
-            stem = self._stem(word[:-1], context, stress) if word.endswith("ed") else None
+        if len(word) >= 4 and word.endswith("ed") and word[:-2] not in heteronyms().readings:
+            stem = self._stem(word[:-1], context, stress, "ed")
         if stem is None and len(word) > 4 and word.endswith("ed") and not word.endswith("eed"):
-            stem = self._stem(word[:-2], context, stress)
+            stem = self._stem(word[:-2], context, stress, "ed")
             if stem is None and re.search(r"([bdgklmnprtvz])\1ed$", word):
-                stem = self._stem(word[:-3], context, stress)
+                stem = self._stem(word[:-3], context, stress, "ed")
         return _add_ed(stem) if stem else None
 
     def _ending_ing(self, word: str, context: Context, stress: float | None) -> str | None:
         if len(word) < 5 or not word.endswith("ing"):
             return None
         stress = 0.5 if stress is None else stress
-        stem = self._stem(word[:-3], context, stress) if len(word) > 5 else None
-        stem = stem or self._stem(word[:-3] + "e", context, stress)
+        stem = self._stem(word[:-3], context, stress, "ing") if len(word) > 5 else None
+        stem = stem or self._stem(word[:-3] + "e", context, stress, "ing")
         if stem is None and re.search(r"([bcdgklmnprstvxz])\1ing$|cking$", word):
-            stem = self._stem(word[:-4], context, stress)
+            stem = self._stem(word[:-4], context, stress, "ing")
         return _add_ing(stem) if stem else None
 
     def _unknown(self, word: str, context: Context) -> str:
@@ -224,9 +254,36 @@ def first_sound_is_vowel(symbols: str) -> bool | None:
     return None
 
 
+def _roles(form: str, entry: dict[str, str | None]) -> dict[str, str]:
+    """Readings of a lexicon entry as a verb and as something else; nothing where that isn't what parts them."""
+    default = entry["DEFAULT"] or ""
+    verb, noun, adjective = entry.get("VERB"), entry.get("NOUN"), entry.get("ADJ")
+    if verb:
+        return {VERB: verb, NOUN: noun or default}
+    if noun and form.islower() and form not in _NEVER_VERBS:
+        return {VERB: default, NOUN: noun}
+    if adjective and form.endswith("ate"):
+        return {VERB: default, ADJECTIVE: adjective}
+    return {}
+
+
+def _role(roles: dict[str, str], ending: Ending, context: Context) -> str:
+    """Which of `roles` a word has: as its ending says, else as the sentence does."""
+    left = {"ed": (VERB,), "ing": (VERB,), "'s": (NOUN,), "s": (NOUN, VERB)}.get(ending, tuple(roles))
+    roles = {r: roles[r] for r in left if r in roles} or roles
+    if len(roles) == 1:
+        return next(iter(roles))
+    return heteronyms().role(*_place("", context), tuple(roles))
+
+
+def _place(written: str, context: Context) -> tuple[tuple[str, ...], int]:
+    """The sentence of a word and its place there; a word by itself is its own sentence."""
+    return (context.sentence, context.at) if context.sentence else ((written or "x",), 0)
+
+
 def _tags(context: Context) -> tuple[str, ...]:
-    """Likely parts of speech by the word before. Enough for the common heteronyms; without a cue the default reading
-    stands.
+    """Likely parts of speech by the word before, for the few words that differ by more than verb against noun
+    (overhead, nearby). Without a cue the default reading stands.
     """
     if context.previous in _PARTICIPLE_BEFORE:
         return ("VBN", "VBD", "ADJ") if context.previous not in ("is", "are", "was", "were", "be") else ("VBN", "ADJ")
