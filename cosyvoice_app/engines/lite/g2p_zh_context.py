@@ -13,12 +13,12 @@ from importlib.resources import files
 
 ALONE = {
     "切": "qie1", "盛": "cheng2", "教": "jiao1", "闷": "men1", "铺": "pu1", "削": "xiao1", "弹": "tan2",
-    "调": "tiao2", "塞": "sai1", "藏": "cang2", "剥": "bao1", "卷": "juan3", "薄": "bao2", "扎": "zha1", "数": "shu3",
+    "调": "tiao2", "塞": "sai1", "藏": "cang2", "剥": "bao1", "卷": "juan3", "薄": "bao2", "扎": "zha1",
     "累": "lei4", "埋": "mai2", "涨": "zhang3", "吐": "tu3", "难": "nan2", "倒": "dao4", "种": "zhong3", "差": "cha4",
     "量": "liang4", "背": "bei4", "觉": "jue2", "系": "xi4", "喝": "he1", "圈": "quan1", "哄": "hong3", "挑": "tiao1",
     "为": "wei4", "尽": "jin4", "少": "shao3", "只": "zhi3", "干": "gan4", "看": "kan4", "着": "zhe5", "了": "le5",
     "都": "dou1", "还": "hai2", "要": "yao4", "会": "hui4", "和": "he2", "给": "gei3", "没": "mei2", "正": "zheng4",
-    "更": "geng4", "曲": "qu3", "应": "ying1", "率": "shuai4", "攒": "zan3", "漂": "piao1",
+    "更": "geng4", "曲": "qu3", "应": "ying1", "率": "shuai4", "攒": "zan3", "漂": "piao1", "供": "gong1",
     "吧": "ba5", "呢": "ne5", "吗": "ma5", "啊": "a5", "嘛": "ma5", "呀": "ya5", "呗": "bei5", "么": "me5",
     "们": "men5", "的": "de5", "过": "guo4", "个": "ge4", "那": "na4", "哪": "na3", "不": "bu4", "一": "yi1",
     "儿": "er2", "上": "shang4", "下": "xia4", "来": "lai2", "去": "qu4", "打": "da3", "说": "shuo1", "谁": "shei2",

@@ -47,7 +47,8 @@ def readings(
     _structure_words(tagged, read, strength)
     _company(run, read, strength, words, word_of)
     _particles(run, words, word_of, read, strength)
-    _open_characters(run, read, strength, polyphones, before, after)
+    alone = [len(words[n]) == 1 or not rjieba.has_word(words[n]) for n in word_of]
+    _open_characters(run, read, strength, alone, polyphones, before, after)
     return read, words
 
 
@@ -86,12 +87,15 @@ def _structure_words(tagged: Tagged, read: list[str], strength: list[int]) -> No
         elif len(word) >= 2 and word[-1] == "们" and tag[:1] in ("n", "r"):
             read[last] = "men5"
         at += len(word)
-    _doubled_verbs("".join(word for word, _ in tagged), read, strength)
+    words = [word for word, _ in tagged]
+    _doubled_verbs("".join(words), {at for at, _ in _placed(words)}, read, strength)
 
 
-def _doubled_verbs(run: str, read: list[str], strength: list[int]) -> None:
-    """看看, 说说, 试试看: a little of it, the second unstressed. Not in 说说笑笑."""
+def _doubled_verbs(run: str, starts: set[int], read: list[str], strength: list[int]) -> None:
+    """看看, 说说, 试试看: a little of it, the second unstressed. Not in 说说笑笑, nor over words: 联合会会员."""
     for i, (first, second) in enumerate(pairwise(run)):
+        if i not in starts or (i + 1 in starts and i + 2 not in starts and i + 2 < len(run)):
+            continue
         fourfold = run[i + 2 : i + 3] == run[i + 3 : i + 4] != "" or (i > 1 and run[i - 2] == run[i - 1])
         if first != second or fourfold or read[i] != read[i + 1] or rjieba.tag(first)[0][1][:1] != "v":
             continue
@@ -179,12 +183,20 @@ def _di(before: tuple[str, str], after: tuple[str, str]) -> str:
 
 
 def _open_characters(
-    run: str, read: list[str], strength: list[int], polyphones: Polyphones | None, before: str, after: str
+    run: str,
+    read: list[str],
+    strength: list[int],
+    alone: list[bool],
+    polyphones: Polyphones | None,
+    before: str,
+    after: str,
 ) -> None:
-    """Characters that no word, phrase or rule has read."""
+    """Characters that no word, phrase or rule has read. `alone`: isn't part of a word of the dictionary."""
     places = [i for i in range(len(run)) if strength[i] == 1]
     for i in places:
-        read[i] = ALONE.get(run[i], read[i])
+        # In a word that the phrases lack, the data's own usual reading is right: they list the exceptions.
+        if alone[i]:
+            read[i] = ALONE.get(run[i], read[i])
     if polyphones is None:
         return
     said = polyphones.read(before + run + after, [len(before) + i for i in places if run[i] not in ALONE])
