@@ -1,7 +1,7 @@
 """Which reading of a Mandarin character: the rules, the network, and the scores they reach together.
 
-Sentences of `data/mandarin_polyphones.tsv`: `tune*` lines were looked at while the rules were written, `held` ones
-were not.
+Sentences of `data/mandarin_polyphones.tsv`: `tune*` lines were looked at while the rules were written, `held` and
+`last` ones were not.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def scores(network: Polyphones | None) -> dict[str, float]:
     return {part: right[part] / judged[part] for part in judged}
 
 
-FLOORS = {"tune": 0.99, "held": 0.97, "tune2": 0.98, "tune3": 0.98, "tune4": 0.98, "tune5": 0.98}
-"""What was measured, rounded down; plain pypinyin reaches 0.83, 0.86, 0.67, 0.73, 0.71 and 0.80."""
+FLOORS = {"tune": 0.99, "held": 0.97, "last": 0.95, "tune2": 0.98, "tune3": 0.98, "tune4": 0.98, "tune5": 0.98}
+"""What was measured, rounded down; plain pypinyin reaches 0.83, 0.86, 0.84, 0.67, 0.73, 0.71 and 0.80."""
 
 
 def test_the_sentences_cover_what_they_should() -> None:
