@@ -12,14 +12,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
+from cosyvoice_app.engines.capabilities import LITE
 from cosyvoice_app.engines.lite import g2p_zh
 from cosyvoice_app.engines.lite.g2p_en import Context, EnglishLexicon, first_sound_is_vowel
 from cosyvoice_app.engines.lite.g2p_symbols import MARKS, MAX_SYMBOLS, OPENING_MARKS, SYMBOLS, from_arpabet
 from cosyvoice_app.engines.lite.heteronyms import EDGE
+from cosyvoice_app.engines.lite.polyphones import Polyphones
 from cosyvoice_app.errors import TextError
-from cosyvoice_app.text.chars import HAN, HANGUL, KANA, LATIN
+from cosyvoice_app.text.chars import HAN, LATIN
+from cosyvoice_app.text.notices import missing_event, missing_language
 from cosyvoice_app.text.split import sentences
 from cosyvoice_app.text.tags import write
 from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Segment, Text
@@ -27,11 +31,14 @@ from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Segment, T
 
 @dataclass(frozen=True, slots=True)
 class G2PPaths:
-    """Files of the English lexicons (JSON) and of the letter-to-sound network (npz)."""
+    """Files of the English lexicons (JSON), of the letter-to-sound network and of the network for Mandarin characters
+    with several readings (npz; without it their usual reading is taken where no word settles it).
+    """
 
     gold: Path
     silver: Path
     oov: Path
+    polyphones: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +75,11 @@ _TOKEN = re.compile(
     rf"(?P<han>[{HAN}]+)|(?P<en>[{LATIN}]+(?:['][{LATIN}]+)*'?)|(?P<mark>\.{{2,}}|…+|—+|[–,.!?;:()\"“”‘’，。！？；：、（）「」『』《》〈〉【】〔〕«»])"
     rf"|(?P<space>[\s'·～~·-]+)|(?P<other>[^\s])"
 )
-_JAPANESE = re.compile(f"[{KANA}]")
-_KOREAN = re.compile(f"[{HANGUL}]")
+_CHINESE_MARKS = {",": "，", ".": "。", "!": "！", "?": "？", ":": "：", ";": "；"}
 
 
 class LiteG2P:
-    """Callable and thread-safe. The lexicons are read once, when the first English word comes."""
+    """Callable and thread-safe. Lexicons and networks are read once, when the first word comes that needs them."""
 
     def __init__(self, paths: G2PPaths) -> None:
         self._paths = paths
@@ -82,12 +88,16 @@ class LiteG2P:
     def _english(self) -> EnglishLexicon:
         return EnglishLexicon(self._paths.gold, self._paths.silver, self._paths.oov)
 
+    @cached_property
+    def _polyphones(self) -> Polyphones | None:
+        return Polyphones(self._paths.polyphones) if self._paths.polyphones is not None else None
+
     def __call__(self, segment: Segment) -> Phonemes:
         """Symbols of one segment. Raises TextError when nothing in it can be read."""
         warnings: list[str] = []
         words: list[_Word | _Mark] = []
         for sentence in sentences(list(segment.pieces)):
-            notice = _unsupported(sentence)
+            notice = missing_language(sentence, LITE.languages)
             if notice:
                 warnings.append(notice)
             else:
@@ -105,23 +115,16 @@ class LiteG2P:
 
     def _speak(self, tokens: list[_Token], warnings: list[str]) -> list[_Word | _Mark]:
         read: list[_Word | _Mark | _English] = []
-        run: list[str | Pinyin] = []
-
-        def close_run() -> None:
-            if run:
-                spoken, unknown = g2p_zh.phrase(run)
-                read.extend(_Word(w.surface, w.symbols) for w in spoken)
-                if unknown:
-                    warnings.append(f'No reading is known for "{unknown}"; it was not spoken.')
-                run.clear()
-
-        for token in tokens:
-            if isinstance(token, (str, Pinyin)):
-                run.append(token)
-            else:
-                close_run()
-                read.append(token)
-        close_run()
+        for start, end in _runs(tokens):
+            stretch = [token for token in tokens[start:end] if isinstance(token, (str, Pinyin))]
+            if not stretch:
+                read += [token for token in tokens[start:end] if not isinstance(token, (str, Pinyin))]
+                continue
+            before, after = (_around(side) for side in (tokens[:start], tokens[end:]))
+            spoken, unknown = g2p_zh.phrase(stretch, self._polyphones, before, after)
+            read.extend(_Word(word.surface, word.symbols) for word in spoken)
+            if unknown:
+                warnings.append(f'No reading is known for "{unknown}"; it was not spoken.')
         return self._speak_english(read, warnings)
 
     def _speak_english(self, read: list[_Word | _Mark | _English], warnings: list[str]) -> list[_Word | _Mark]:
@@ -156,15 +159,25 @@ def _seen(token: _Word | _Mark | _English) -> str:
     return token.symbol if isinstance(token, _Mark) else token.surface if isinstance(token, _English) else EDGE
 
 
-def _unsupported(sentence: list[Piece]) -> str:
-    """Why a sentence can't be read, or nothing. One kana in a Chinese sentence (の) doesn't make it Japanese."""
-    text = "".join(write(p) for p in sentence)
-    if _KOREAN.search(text):
-        return f'Korean is not supported by this engine: "{text.strip()}" was not spoken.'
-    kana = _JAPANESE.findall(text)
-    if len(kana) > 1 or (kana and kana[0] not in "のノ"):
-        return f'Japanese is not supported by this engine: "{text.strip()}" was not spoken.'
-    return ""
+def _runs(tokens: list[_Token]) -> list[tuple[int, int]]:
+    """Where the stretches of Mandarin and of everything else lie, in turn."""
+    edges = [0]
+    for at in range(1, len(tokens)):
+        if isinstance(tokens[at], (str, Pinyin)) != isinstance(tokens[at - 1], (str, Pinyin)):
+            edges.append(at)
+    return list(pairwise([*edges, len(tokens)]))
+
+
+def _around(tokens: list[_Token]) -> str:
+    """The rest of a sentence as a Mandarin network reads it: characters and marks, one letter for an English word."""
+    return "".join(
+        token
+        if isinstance(token, str)
+        else _CHINESE_MARKS.get(token.symbol, token.symbol)
+        if isinstance(token, _Mark)
+        else "A"
+        for token in tokens
+    )
 
 
 def _tokens(sentence: list[Piece], warnings: list[str]) -> list[_Token]:
@@ -177,7 +190,7 @@ def _tokens(sentence: list[Piece], warnings: list[str]) -> list[_Token]:
         elif isinstance(piece, Arpabet):
             out.append(_Word(write(piece), from_arpabet(piece.symbols)))
         elif isinstance(piece, Event):
-            warnings.append(f'This engine has no "{write(piece)}"; it was left out.')
+            warnings.append(missing_event(piece))
         elif isinstance(piece, Pause):
             continue
     return out

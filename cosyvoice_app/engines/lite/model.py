@@ -95,7 +95,7 @@ class LiteModel:
         for net in (acoustic, decoder, speaker):
             net.eval().requires_grad_(False).to(device)
         acoustic.to(dtype)
-        g2p = LiteG2P(G2PPaths(found["misaki-us-gold"], found["misaki-us-silver"], found["g2p-en"]))
+        g2p = LiteG2P(G2PPaths(found["misaki-us-gold"], found["misaki-us-silver"], found["g2p-en"], found["g2pm"]))
         return LiteModel(
             config,
             acoustic,
