@@ -1,4 +1,8 @@
-"""`doctor`: what this machine offers the engine, on one screen, for people and for bug reports."""
+"""`doctor`: what this machine offers the engine, on one screen, for people and for bug reports.
+
+Of a GPU it prints a matrix: build, driver, visibility, the GPU, its chip, MIG, a first addition on it; each with what
+was found and, where something is wrong, the remedy.
+"""
 
 from __future__ import annotations
 
@@ -40,18 +44,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(settings: Settings) -> dict[str, Any]:
-    """JSON-ready. `ok`: the engine's name and device are usable. Missing model files are no fault: they get fetched."""
+    """JSON-ready. `ok`: the engine's name and device are usable. Missing model files are no fault: they get fetched.
+    `gpu` is a DeviceReport; of the CPU where that was asked for or no GPU can be used.
+    """
     report: dict[str, Any] = {
         "app_version": __version__, "python": platform.python_version(), "system": platform.platform(),
         "cpus": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total,
         "packages": {name: _version(name) for name in _PACKAGES},
         "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
+    # Before the device is chosen, which may start CUDA in this process.
+    report["gpu"] = _attempt(lambda: _gpu(settings))
     report["engine"] = _attempt(lambda: dict(zip(("name", "why"), registry.resolve_name(settings), strict=True)))
     report["device"] = _attempt(lambda: _device(settings))
     report["assets"] = [{"name": row["name"], "state": row["state"], "default": row["default"]}
                         for row in assets.list_assets(cache=settings.cache)]
-    report["ok"] = "error" not in report["engine"] and "error" not in report["device"]
+    report["ok"] = "error" not in report["engine"] and "error" not in report["device"] and _computes(report)
     return report
 
 
@@ -63,6 +71,21 @@ def _device(settings: Settings) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         return {"error": f"{error.name} is not installed"}
     return {"name": chosen.name, "why": chosen.reason}
+
+
+def _gpu(settings: Settings) -> dict[str, Any]:
+    try:
+        from cosyvoice_app.engines.device import init_device
+
+        return init_device(settings.device).to_dict()
+    except ModuleNotFoundError as error:
+        return {"error": f"{error.name} is not installed"}
+
+
+def _computes(report: dict[str, Any]) -> bool:
+    """A GPU that was chosen must also have passed its examination, which goes further than the choice."""
+    on_gpu = report["device"].get("name", "").startswith("cuda")
+    return not on_gpu or report["gpu"].get("device") == report["device"]["name"]
 
 
 def _attempt(look: Any) -> dict[str, Any]:
@@ -88,5 +111,19 @@ def _print(report: dict[str, Any]) -> None:
         facts = report[part]
         said = f"PROBLEM: {facts['error']}" if "error" in facts else f"{facts['name']} ({facts['why']})"
         print(f"{part:<8} {said}")
+    _print_checks(report["gpu"])
     for row in report["assets"]:
         print(f"asset    {row['name']}: {row['state']}")
+
+
+def _print_checks(gpu: dict[str, Any]) -> None:
+    """The matrix: check, verdict, what was found, and under it the remedy."""
+    if "error" in gpu:
+        print(f"gpu      {gpu['error']}")
+        return
+    for check in gpu["checks"]:
+        print(f"gpu      {check['name']:<8} {check['state']:<8} {check['found']}")
+        if check["remedy"]:
+            print(f"{'':<26} remedy: {check['remedy']}")
+    if not gpu["checks"]:
+        print("gpu      not examined: the CPU was asked for")
