@@ -1,0 +1,134 @@
+"""One clip as samples at a wanted rate, from a file, from bytes, or from samples at another rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+import torchaudio
+from torch import Tensor
+
+from cosyvoice_app.audio import encode
+from cosyvoice_app.audio.io import decode
+from cosyvoice_app.errors import BadInput, PromptError, TooLarge
+from cosyvoice_app.types import Audio, FloatArray
+
+Source = str | Path | bytes | Audio | FloatArray | Tensor
+"""A path, the bytes of a file, audio with its rate, or bare samples [n] at the rate that is wanted."""
+
+# torchaudio's resampler tabulates one filter for each phase; two rates with a small common divisor have very many.
+_MOST_TAPS = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`samples` mono float32 [n] at the wanted rate; `rate_hz` and `seconds` are those of the clip as it came."""
+
+    samples: FloatArray
+    rate_hz: int
+    seconds: float
+
+
+def load_clip(source: Source, rate_hz: int, *, max_seconds: float, max_bytes: int) -> Loaded:
+    """Levels are untouched. Raises BadInput (PromptError where the file isn't audio) or TooLarge, naming the clip."""
+    if isinstance(source, str | Path | bytes):
+        samples, had_hz = _decoded(source, max_seconds, max_bytes)
+        label = _label(source)
+    else:
+        samples, had_hz = _plain(source, rate_hz)
+        label = ""
+    if len(samples) > max_seconds * had_hz:
+        raise _too_long(label, len(samples) / had_hz, max_seconds)
+    at_rate = resampled(samples, had_hz, rate_hz)
+    if not np.isfinite(at_rate).all():
+        second = int(np.flatnonzero(~np.isfinite(at_rate))[0]) / rate_hz
+        raise BadInput(
+            f"The clip{label} holds a sample that is not a number (NaN or infinity) about {second:.3f} s from its "
+            "start. Export it again from where it was made.",
+            param="samples",
+        )
+    return Loaded(at_rate, had_hz, len(samples) / had_hz)
+
+
+def resampled(samples: FloatArray, rate_hz: int, to_hz: int) -> FloatArray:
+    """Band-limited. Rates that share a large divisor, as all usual ones do, go through torchaudio's resampler; the
+    others through the app's own, whose memory doesn't depend on the ratio.
+    """
+    if rate_hz == to_hz or not len(samples):
+        return samples
+    divisor = gcd(rate_hz, to_hz)
+    if (to_hz // divisor) * (rate_hz // divisor) > _MOST_TAPS:
+        return encode.resample(samples, rate_hz, to_hz)
+    with torch.inference_mode():
+        # A copy where the array is read-only: torch has no such tensors, and warns.
+        tensor = torch.from_numpy(samples if samples.flags.writeable else samples.copy())
+        moved: FloatArray = _resampler(rate_hz, to_hz)(tensor[None])[0].numpy()
+    return moved
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _resampler(rate_hz: int, to_hz: int) -> torchaudio.transforms.Resample:
+    """Holds its filters: making them costs more than using them on a short clip."""
+    return torchaudio.transforms.Resample(rate_hz, to_hz)
+
+
+def _decoded(source: str | Path | bytes, max_seconds: float, max_bytes: int) -> tuple[FloatArray, int]:
+    label = _label(source)
+    source = Path(source) if isinstance(source, str) else source
+    name = source.name if isinstance(source, Path) else ""
+    try:
+        decoded = decode(source, name_hint=name, max_bytes=max_bytes, max_seconds=max_seconds)
+    except TooLarge as error:
+        raise TooLarge(
+            f"The clip{label} is larger than {max_bytes / 1e6:.0f} MB, the most that is accepted. Save it "
+            "in a compressed format or cut it.",
+            param="clip",
+        ) from error
+    except PromptError as error:
+        # The decoder speaks of prompts, which are short; here only the length asked for counts.
+        seconds = _claimed_seconds(source)
+        if seconds > max_seconds:
+            raise _too_long(label, seconds, max_seconds) from error
+        raise
+    return decoded.samples, decoded.rate_hz
+
+
+def _plain(source: Audio | FloatArray | Tensor, rate_hz: int) -> tuple[FloatArray, int]:
+    had_hz = source.rate_hz if isinstance(source, Audio) else rate_hz
+    raw = source.samples if isinstance(source, Audio) else source
+    array = raw.detach().cpu().numpy() if isinstance(raw, Tensor) else np.asarray(raw)
+    if array.ndim != 1 or array.dtype.kind != "f":
+        raise BadInput(
+            f"The samples are {array.dtype} of shape {list(array.shape)}; they must be mono floats, [n].",
+            param="samples",
+        )
+    if had_hz <= 0:
+        raise BadInput(f"The rate is {had_hz} Hz; it must be greater than 0.", param="rate_hz")
+    return np.ascontiguousarray(array, dtype=np.float32), had_hz
+
+
+def _label(source: str | Path | bytes) -> str:
+    return "" if isinstance(source, bytes) else f" {Path(source).name!r}"
+
+
+def _claimed_seconds(source: Path | bytes) -> float:
+    if isinstance(source, bytes):
+        return 0.0
+    try:
+        return float(soundfile.info(str(source)).duration)
+    except (soundfile.LibsndfileError, OSError):
+        return 0.0
+
+
+def _too_long(label: str, seconds: float, max_seconds: float) -> BadInput:
+    return BadInput(
+        f"The clip{label} is {seconds:.0f} s long; at most {max_seconds:.0f} s are taken. Cut it into "
+        "parts, or raise the limit.",
+        param="clip",
+    )

@@ -1,0 +1,174 @@
+"""Batches to a device and results back, through pooled buffers and on streams of their own.
+
+On CUDA there are three streams, ordered against each other by events alone, never by synchronising the device. On the
+CPU the same calls work in place: no streams, every event None, and the batch lies in the buffer that was filled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cosyvoice_app.audio.grouping import length_bucket
+from cosyvoice_app.audio.pools import Buffer, BufferPool, Mark, PoolStats
+from cosyvoice_app.errors import ConfigError, DeviceError
+from cosyvoice_app.types import FloatArray
+
+_Stage = Literal["upload", "compute", "download"]
+_STAGES: tuple[_Stage, ...] = ("upload", "compute", "download")
+_INPUT_BUFFERS, _STAGING_BUFFERS, _OUTPUT_BUFFERS = 4, 3, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnDevice:
+    """`samples` [B, n] float32, zero-padded, and `lengths` [B] int64, both in `buffer`. May be used by the compute
+    stream once `ready` is passed."""
+
+    samples: Tensor
+    lengths: Tensor
+    buffer: Buffer
+    ready: Mark | None
+
+
+class Transfer:
+    """Owns the streams and pools of one device. Each method belongs to one stage, and stages may be threads."""
+
+    def __init__(self, device: torch.device, keep_bytes: int) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._streams: dict[_Stage, Any] = {}
+        self._input = BufferPool(_INPUT_BUFFERS, device=str(device), keep_bytes=keep_bytes)
+        self._staging = BufferPool(_STAGING_BUFFERS, pinned=self._is_cuda, keep_bytes=keep_bytes)
+        self._output = BufferPool(_OUTPUT_BUFFERS, pinned=self._is_cuda, keep_bytes=keep_bytes)
+        if self._is_cuda:
+            make: Any = torch.cuda.Stream
+            self._streams = {stage: make(device=device) for stage in _STAGES}
+
+    def upload(self, clips: Sequence[FloatArray]) -> OnDevice:
+        """Begin to bring clips [n] to the device; waits for a free buffer. Give the result back with `release`."""
+        rows, width = len(clips), max(1, *(len(clip) for clip in clips))
+        if self._is_cuda:
+            # Few different shapes, so that torch's allocator and FFT plans meet each of them again.
+            width = length_bucket(width)
+        offset = -(-8 * rows // 64) * 64
+        size = offset + 4 * rows * width
+        # The stream's own context, so that the buffer is memory of this stream, and no earlier work elsewhere uses it.
+        with self._on("upload"):
+            buffer = self._input.acquire(size)
+            try:
+                if self._is_cuda:
+                    self._copy_in(clips, buffer, offset, size)
+                else:
+                    _fill(clips, buffer, offset, size)
+                samples = buffer.data[offset:size].view(torch.float32).view(rows, width)
+                lengths = buffer.data[: 8 * rows].view(torch.int64)
+                return OnDevice(samples, lengths, buffer, self._mark("upload"))
+            except BaseException:
+                self._input.release(buffer)
+                raise
+
+    def _copy_in(self, clips: Sequence[FloatArray], target: Buffer, offset: int, size: int) -> None:
+        staged = self._staging.acquire(size)
+        copied = None
+        try:
+            _fill(clips, staged, offset, size)
+            target.data[:size].copy_(staged.data[:size], non_blocking=True)
+            copied = self._mark("upload")
+        finally:
+            self._staging.release(staged, copied)
+
+    @contextlib.contextmanager
+    def computing(self, batch: OnDevice) -> Iterator[None]:
+        """What is launched inside goes to the compute stream, after the batch's upload."""
+        with self._on("compute"), torch.inference_mode():
+            self._wait("compute", batch.ready)
+            yield
+
+    def computed(self) -> Mark | None:
+        """A point after all that was given to the compute stream so far."""
+        return self._mark("compute")
+
+    @contextlib.contextmanager
+    def download(self, values: Tensor, after: Mark | None) -> Iterator[FloatArray]:
+        """`values`, ready `after` that point, on the host: a view that is valid inside the block only.
+
+        Waits for the copy alone; the thread sleeps meanwhile, and the other streams go on.
+        """
+        if not self._is_cuda:
+            yield values.numpy()
+            return
+        size = 4 * values.numel()
+        buffer = self._output.acquire(size)
+        copied = None
+        try:
+            with self._on("download"), torch.inference_mode():
+                self._wait("download", after)
+                host = buffer.data[:size].view(torch.float32).view(values.shape)
+                host.copy_(values, non_blocking=True)
+                copied = self._mark("download")
+            if copied is not None:
+                copied.synchronize()
+            yield host.numpy()
+        finally:
+            self._output.release(buffer, copied)
+
+    def release(self, batch: OnDevice, after: Mark | None) -> None:
+        """Give the batch's buffer back; `after` is the end of the last work that reads it."""
+        self._input.release(batch.buffer, after)
+
+    def close(self) -> None:
+        for pool in (self._input, self._staging, self._output):
+            pool.close()
+
+    def stats(self) -> dict[str, PoolStats]:
+        return {"input": self._input.stats(), "staging": self._staging.stats(), "output": self._output.stats()}
+
+    def _on(self, stage: _Stage) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.stream(self._streams[stage]) if self._is_cuda else contextlib.nullcontext()
+
+    def _mark(self, stage: _Stage) -> Mark | None:
+        if not self._is_cuda:
+            return None
+        make: Any = torch.cuda.Event
+        event: Mark = make(blocking=True)
+        self._streams[stage].record_event(event)
+        return event
+
+    def _wait(self, stage: _Stage, mark: Mark | None) -> None:
+        """Let the stage's stream go on only after the mark; the calling thread does not wait."""
+        if mark is not None:
+            self._streams[stage].wait_event(mark)
+
+
+def torch_device(name: str) -> torch.device:
+    """The device with its number. Raises ConfigError for a name that means nothing here, DeviceError without CUDA."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"The device is {name!r}; allowed: cpu, cuda, or cuda:N.", param="device")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            f"The device {name} can't be used: torch finds no CUDA device. `python -m cosyvoice_app "
+            "doctor` says why; or use the cpu.",
+            param="device",
+        )
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+
+
+def _fill(clips: Sequence[FloatArray], buffer: Buffer, offset: int, size: int) -> None:
+    """Lengths, then samples padded with zeros, into the first `size` bytes of a host buffer."""
+    raw = buffer.data.numpy()
+    raw[: 8 * len(clips)].view(np.int64)[:] = [len(clip) for clip in clips]
+    rows = raw[offset:size].view(np.float32).reshape(len(clips), -1)
+    for row, clip in zip(rows, clips, strict=True):
+        row[: len(clip)] = clip
+        row[len(clip) :] = 0.0
