@@ -108,6 +108,14 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """A stretch of a segment as written, and how it will be read where that isn't plain (`hào`), else nothing."""
+
+    text: str
+    reading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """What an instruct text asks for, engine-independent. Factors are relative: 1.0 changes nothing.
 

@@ -10,8 +10,7 @@ import pytest
 
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.text.frontend import NOTHING_TO_SPEAK, prepare
-from cosyvoice_app.text.split import SplitLimits
-from cosyvoice_app.types import Text
+from cosyvoice_app.types import SplitLimits, Text
 
 MARKS = "。？！；：，、…—～·「」『』《》（）【】“”‘’.?!;:,()\"'/|-_~"
 
@@ -308,7 +307,7 @@ def test_long_text_is_split_at_sentences_and_nothing_is_lost() -> None:
 
 def test_segments_keep_within_their_limits() -> None:
     text = "这是一个没有任何标点符号的很长很长的句子" * 12 + "。" + "an endless English sentence without any mark " * 12
-    for segment in prepare(text, segment_chars=SplitLimits(most=100, least=20)).segments:
+    for segment in prepare(text, limits=SplitLimits(most=100, least=20)).segments:
         assert len(han(segment.text)) * 5 + len(re.findall("[A-Za-z ]", segment.text)) <= 100
 
 
@@ -316,4 +315,4 @@ def test_segments_keep_within_their_limits() -> None:
     "text", ["The U.S. economy grew.", "J. K. Rowling wrote it.", "It costs 3.5 dollars.", "Visit a.m. or p.m. today"]
 )
 def test_a_point_inside_a_sentence_does_not_end_it(text: str) -> None:
-    assert len(prepare(text, segment_chars=SplitLimits(most=150, least=0)).segments) == 1
+    assert len(prepare(text, limits=SplitLimits(most=150, least=0)).segments) == 1

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
+from cosyvoice_app.engines.capabilities import KNOWN
 from cosyvoice_app.text import instruct
-from cosyvoice_app.text.instruct import DIALECTS, INSTRUCT_CHIPS, OFFICIAL, parse_instruct
-from cosyvoice_app.types import Intent
+from cosyvoice_app.text.instruct import DIALECTS, INSTRUCT_CHIPS, OFFICIAL, chips_for, parse_instruct
+from cosyvoice_app.types import InstructKind, Intent
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\n\t", "\u3000"])
@@ -213,3 +218,25 @@ def test_factors_stay_safe(text: str) -> None:
 
 def test_the_words_are_kept_for_engines_that_take_them() -> None:
     assert parse_instruct("  用开心的语气说\n").text == "用开心的语气说"
+
+
+def test_the_table_of_the_manual_is_what_the_engines_say() -> None:
+    manual = (Path(__file__).parents[1] / "docs" / "text.md").read_text(encoding="utf-8")
+    names = re.search(r"\| asked for \| such as \|(.*)\|\n", manual)[1].replace(" ", "").split("|")  # type: ignore[index]
+    assert set(names) == set(KNOWN)
+    for kind in get_args(InstructKind):
+        row = re.search(rf"^\| {kind} \|[^|]*\|(.*)\|$", manual, re.MULTILINE)
+        assert row, kind
+        cells = row[1].replace(" ", "").split("|")
+        assert cells == ["yes" if kind in KNOWN[name].instruct else "no" for name in names], kind
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_every_engine_is_offered_wordings_it_does(name: str) -> None:
+    chips = chips_for(KNOWN[name])
+    assert len({chip.label for chip in chips}) == len(chips) > 5
+    if "dialect" in KNOWN[name].instruct:
+        assert tuple(chip.words[0] for chip in chips) == OFFICIAL and len(OFFICIAL) == 26
+        assert all(chip.whole and chip.words[0] == chip.words[1] for chip in chips)
+    else:
+        assert all(not parse_instruct(words).unmet for chip in chips for words in chip.words)

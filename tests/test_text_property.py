@@ -15,11 +15,30 @@ from cosyvoice_app.text.frontend import prepare
 from cosyvoice_app.text.instruct import parse_instruct
 
 HAN = st.sampled_from(
-    ["今天", "我们", "图书馆", "长", "重庆", "银行", "后面", "頭髮", "说", "走", "吧", "呃", "花儿", "电影"]
+    [
+        "今天",
+        "我们",
+        "图书馆",
+        "长",
+        "重庆",
+        "银行",
+        "后面",
+        "頭髮",
+        "说",
+        "走",
+        "吧",
+        "呃",
+        "花儿",
+        "电影",
+        "裡面還有",
+        "𠮷野家",
+        "万一",
+        "三点",
+    ]
 )
-WORDS = st.sampled_from(["apple", "river", "Open", "house", "quickly", "garden", "NASA", "zebra", "FBI", "Paris"]).map(
-    lambda w: f" {w} "
-)
+WORDS = st.sampled_from(
+    ["apple", "river", "Open", "house", "quickly", "garden", "NASA", "zebra", "FBI", "Paris", "iPhone", "don't"]
+).map(lambda w: f" {w} ")
 DIGITS = st.sampled_from(
     [
         "12",
@@ -37,6 +56,16 @@ DIGITS = st.sampled_from(
         "-5℃",
         "v1.2.3",
         "No. 7",
+        "3:2",
+        "5~10km",
+        "2×3",
+        "①",
+        "Ⅳ",
+        "１２",
+        "10m²",
+        "½",
+        "+86 138-0000-1234",
+        "1e-3",
     ]
 )
 MARKS = st.sampled_from(
@@ -48,8 +77,9 @@ PINYIN_TAG = st.tuples(st.sampled_from(pinyin.INITIALS), st.sampled_from(pinyin.
 ARPABET_TAG = st.lists(st.sampled_from(arpabet.SYMBOLS), min_size=1, max_size=5).map(
     lambda s: "".join(f"[{x}]" for x in s)
 )
-ORDINARY = st.sampled_from(["他[笑]了", "[注]", "【注】"])
-MIX = st.lists(st.one_of(HAN, WORDS, DIGITS, MARKS, PINYIN_TAG, ARPABET_TAG, ORDINARY), max_size=25).map("".join)
+EVENT = st.sampled_from(["[breath]", "[laughter]", "[quick_breath]"])
+ORDINARY = st.sampled_from(["他[笑]了", "[注]", "【注】", "日本の", "<br>", "&nbsp;", "한국"])
+MIX = st.lists(st.one_of(HAN, WORDS, DIGITS, MARKS, PINYIN_TAG, ARPABET_TAG, EVENT, ORDINARY), max_size=25).map("".join)
 
 
 def _is_subsequence(part: list[str], whole: list[str]) -> bool:
@@ -58,7 +88,7 @@ def _is_subsequence(part: list[str], whole: list[str]) -> bool:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\[[A-Za-zü\u00c0-\u01ff0-9]+\]", " ", text)
+    return re.sub(r"\[[A-Za-zü_\u00c0-\u01ff0-9]+\]|<br>|&nbsp;", " ", text)
 
 
 @settings(max_examples=400, deadline=None)
@@ -67,10 +97,10 @@ def test_tags_han_and_words_come_out_in_order(text: str) -> None:
     try:
         front = prepare(text)
     except TextError:
-        assert not re.search(r"[A-Za-z\u4e00-\u9fff0-9]", text)
+        assert not re.search(r"[A-Za-z\u4e00-\u9fff0-9]", _plain(text))
         return
     out = "".join(s.text for s in front.segments)
-    tag = r"\[[A-Za-zü\u00c0-\u01ff]+[0-2]?\]"
+    tag = r"\[[A-Za-zü_\u00c0-\u01ff]+[0-2]?\]"
     assert re.findall(tag, out) == re.findall(tag, text)
     assert _is_subsequence(re.findall(r"[\u4e00-\u9fff]", text), re.findall(r"[\u4e00-\u9fff]", out))
     typed = re.findall("[a-z]{4,}", _plain(text).lower())
@@ -126,7 +156,7 @@ def test_two_hundred_characters_take_milliseconds() -> None:
     text = ("今天是2024年2月29日，She said 15 minutes。[h][ào]的，价格$5.30！" * 8)[:200]
     prepare(text)
     best_s = min(_timed(text) for _ in range(5))
-    assert best_s < 0.02, f"{best_s * 1e3:.1f} ms"
+    assert best_s < 0.005, f"{best_s * 1e3:.1f} ms"
 
 
 def _timed(text: str) -> float:

@@ -8,6 +8,7 @@ import inspect
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from cosyvoice_app.engines.base import Engine
 from cosyvoice_app.engines.capabilities import KNOWN
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import Capabilities, OnProgress, ignore_progress
+from cosyvoice_app.types import Capabilities, OnProgress, Said, Segment, ignore_progress
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,22 @@ def capabilities(settings: Settings) -> Capabilities | None:
     """What the engine that `settings` choose will be able to do, without loading it; None for an engine of the user's
     own. Raises ConfigError as `resolve_name` does."""
     return KNOWN.get(settings.engine) or KNOWN.get(resolve_name(settings)[0])
+
+
+def reader(settings: Settings) -> Callable[[Segment], tuple[Said, ...]] | None:
+    """How the engine that `settings` choose will read a segment, asked without loading it; None when it can't tell.
+
+    Takes milliseconds, the first call some tenths of a second; no torch.
+    """
+    if resolve_name(settings)[0] != "lite":
+        return None
+    from cosyvoice_app import assets
+    from cosyvoice_app.engines.lite.g2p import G2PPaths, LiteG2P
+
+    gold, silver, oov, polyphones = (
+        assets.path(name, cache=settings.cache) for name in ("misaki-us-gold", "misaki-us-silver", "g2p-en", "g2pm")
+    )
+    return LiteG2P(G2PPaths(gold, silver, oov, polyphones)).readings
 
 
 def limit_threads(threads: int) -> None:

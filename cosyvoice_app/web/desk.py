@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from fastapi.concurrency import run_in_threadpool
 from cosyvoice_app.audio.encode import encode
 from cosyvoice_app.audio.prompt import examine, load_prompt
 from cosyvoice_app.audio.recognise import recognise_english
-from cosyvoice_app.errors import AppError, BadInput, EngineFailure
+from cosyvoice_app.engines import registry
+from cosyvoice_app.errors import AppError, AssetError, BadInput, EngineFailure
 from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import Done, Failed, Queued, Service, Status, Ticket, Working
 from cosyvoice_app.settings import Settings
+from cosyvoice_app.text.tags import write
 from cosyvoice_app.text.transcript import prepare_transcript
-from cosyvoice_app.types import Audio
+from cosyvoice_app.types import Audio, Said, Segment
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.answers import report
 from cosyvoice_app.web.door import (
@@ -58,6 +60,7 @@ class Desk:
         self.uploads = uploads
         self._tickets: dict[str, set[Ticket]] = {}
         self._lock = threading.Lock()
+        self._readings: Callable[[Segment], Sequence[Said]] | None = None
 
     # one request
 
@@ -206,9 +209,20 @@ class Desk:
             return ""
         try:
             front, notices = self.service.read(text, settle_pronunciations(pronunciations))
+            said = [self._reader(segment) for segment in front.segments]
         except AppError as error:
             return page_parts.failure(error, lang)
-        return page_parts.reading(front, notices, text, lang)
+        return page_parts.reading(front, said, notices, text, lang)
+
+    def _reader(self, segment: Segment) -> Sequence[Said]:
+        """The segment in stretches, with the engine's readings where it tells them before it is loaded."""
+        with self._lock:
+            if self._readings is None:
+                try:
+                    self._readings = registry.reader(self.settings) or _as_written
+                except AssetError:  # fetched when the engine loads for the first time; asked again then
+                    return _as_written(segment)
+        return self._readings(segment)
 
     def check_words(self, words: str, found: dict[str, Any] | None, request: gr.Request) -> str:
         """Whether the clip's words can be what the clip says, by their number and its length."""
@@ -316,6 +330,10 @@ class Desk:
             yield page_parts.failure(error, lang)
             raise gr.Error(error.message, visible=False, print_exception=False) from error
         yield page_parts.change(before, after, lang)
+
+
+def _as_written(segment: Segment) -> Sequence[Said]:
+    return [Said(write(piece)) for piece in segment.pieces]
 
 
 def _trouble(pronunciations: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, get_args
@@ -10,13 +11,13 @@ from typing import Any, get_args
 from cosyvoice_app.errors import AppError
 from cosyvoice_app.serving.request import Queued, Status, SynthesisResult, Working
 from cosyvoice_app.text.frontend import FrontEnd
-from cosyvoice_app.text.tags import write
-from cosyvoice_app.types import Capabilities, InstructKind, Piece, Text
+from cosyvoice_app.types import Capabilities, InstructKind, Said
 from cosyvoice_app.web.i18n import Lang, error_heading, has, say
 from cosyvoice_app.web.picture import picture_data_uri
 from cosyvoice_app.web.remarks import remark
 
 MB = 1_000_000
+_TAG = r"(?:\[[^\[\]]+\])+|</?[a-z]+>"
 
 
 def fact(text: str, value: str = "", *, wide: bool = False) -> str:
@@ -65,26 +66,32 @@ def doctor(report: dict[str, Any] | None, lang: Lang) -> str:
     return line + bullets(said)
 
 
-def reading(front: FrontEnd, notices: Iterable[str], typed: str, lang: Lang) -> str:
-    """What will be spoken, part by part, with tags and pauses set off; and what won't be."""
+def reading(front: FrontEnd, said: Sequence[Sequence[Said]], notices: Iterable[str], typed: str, lang: Lang) -> str:
+    """What will be spoken, part by part, with tags, pauses and readings set off; and what won't be.
+
+    `said` is each segment in stretches with their readings.
+    """
     rows = []
     for number, segment in enumerate(front.segments, 1):
         last = number == len(front.segments)
-        inside = "".join(_piece(piece) for piece in segment.pieces)
+        inside = "".join(map(_stretch, said[number - 1]))
         if not last:
             seconds = segment.pause_after_ms / 1000
             inside += f' <span class="vc-pause">{escape(say(lang, "reading_pause", seconds=seconds))}</span>'
         title = escape(say(lang, "reading_segment", number=number))
         rows.append(f'<li title="{title}">{inside}</li>')
-    same = len(rows) == 1 and front.segments[0].text == " ".join(typed.split())
+    told = any(stretch.reading for stretches in said for stretch in stretches)
+    same = not told and len(rows) == 1 and front.segments[0].text == " ".join(typed.split())
     body = escape(say(lang, "reading_as_typed")) if same else f'<ol class="vc-reading">{"".join(rows)}</ol>'
     heading = f"<b>{escape(say(lang, 'reading_heading'))}</b> "
     return f'<div class="vc-note">{heading}{body}{_notes((*front.warnings, *notices), lang)}</div>'
 
 
-def _piece(piece: Piece) -> str:
-    written = escape(write(piece))
-    return written if isinstance(piece, Text) else f'<span class="vc-tag">{written}</span>'
+def _stretch(stretch: Said) -> str:
+    written = escape(stretch.text)
+    if stretch.reading:
+        return f"<ruby>{written}<rp>(</rp><rt>{escape(stretch.reading)}</rt><rp>)</rp></ruby>"
+    return f'<span class="vc-tag">{written}</span>' if re.fullmatch(_TAG, stretch.text) else written
 
 
 def _notes(items: Iterable[str], lang: Lang) -> str:

@@ -24,9 +24,10 @@ from cosyvoice_app.engines.lite.polyphones import Polyphones
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.text.chars import HAN, LATIN
 from cosyvoice_app.text.notices import missing_event, missing_language
+from cosyvoice_app.text.pinyin import mark_tone
 from cosyvoice_app.text.split import sentences
 from cosyvoice_app.text.tags import write
-from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Segment, Text
+from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Said, Segment, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ _TOKEN = re.compile(
     rf"(?P<han>[{HAN}]+)|(?P<en>[{LATIN}]+(?:['][{LATIN}]+)*'?)|(?P<mark>\.{{2,}}|…+|—+|[–,.!?;:()\"“”‘’，。！？；：、（）「」『』《》〈〉【】〔〕«»])"
     rf"|(?P<space>[\s'·～~·-]+)|(?P<other>[^\s])"
 )
+_USUAL = {"的": "de", "了": "le", "着": "zhe", "地": "de", "得": "de", "过": "guò", "一": "", "不": "", "个": ""}
+"""Readings that nobody needs to be told; none is told of a character without one here."""
 _CHINESE_MARKS = {",": "，", ".": "。", "!": "！", "?": "？", ":": "：", ";": "；"}
 
 
@@ -113,6 +116,48 @@ class LiteG2P:
             )
         return Phonemes(symbols, spans, tuple(dict.fromkeys(warnings)))
 
+    def readings(self, segment: Segment) -> tuple[Said, ...]:
+        """The segment as written, in stretches: Mandarin characters that can be read in several ways with the way they
+        will be. Needs no lexicon; without the network nothing is told.
+        """
+        out: list[Said] = []
+        for sentence in sentences(list(segment.pieces)):
+            tokens = [] if missing_language(sentence, LITE.languages) else _tokens(sentence, [])
+            told = self._told(tokens)
+            for piece in sentence:
+                if not isinstance(piece, Text):
+                    out.append(Said(write(piece)))
+                    continue
+                plain = ""
+                for char in piece.text:
+                    if told and told[0][0] == char:
+                        reading = told.pop(0)[1]
+                        if reading:
+                            out += [Said(plain)] if plain else []
+                            out.append(Said(char, reading))
+                            plain = ""
+                            continue
+                    plain += char
+                out += [Said(plain)] if plain else []
+        return tuple(out)
+
+    def _told(self, tokens: list[_Token]) -> list[tuple[str, str]]:
+        """Every Mandarin character that has a reading, and the reading where it had a choice."""
+        net = self._polyphones
+        if net is None:
+            return []
+        out = []
+        for start, end in _runs(tokens):
+            stretch = [token for token in tokens[start:end] if isinstance(token, (str, Pinyin))]
+            if stretch:
+                read, _ = g2p_zh.syllables(stretch, net, *_around(tokens, start, end))
+                for s in read:
+                    if not s.fixed:
+                        spelled = s.initial + mark_tone(s.final, s.tone)
+                        told = s.char in net and _USUAL.get(s.char) not in (spelled, "")
+                        out.append((s.surface, spelled if told else ""))
+        return out
+
     def _speak(self, tokens: list[_Token], warnings: list[str]) -> list[_Word | _Mark]:
         read: list[_Word | _Mark | _English] = []
         for start, end in _runs(tokens):
@@ -120,8 +165,7 @@ class LiteG2P:
             if not stretch:
                 read += [token for token in tokens[start:end] if not isinstance(token, (str, Pinyin))]
                 continue
-            before, after = (_around(side) for side in (tokens[:start], tokens[end:]))
-            spoken, unknown = g2p_zh.phrase(stretch, self._polyphones, before, after)
+            spoken, unknown = g2p_zh.phrase(stretch, self._polyphones, *_around(tokens, start, end))
             read.extend(_Word(word.surface, word.symbols) for word in spoken)
             if unknown:
                 warnings.append(f'No reading is known for "{unknown}"; it was not spoken.')
@@ -168,16 +212,17 @@ def _runs(tokens: list[_Token]) -> list[tuple[int, int]]:
     return list(pairwise([*edges, len(tokens)]))
 
 
-def _around(tokens: list[_Token]) -> str:
-    """The rest of a sentence as a Mandarin network reads it: characters and marks, one letter for an English word."""
-    return "".join(
-        token
-        if isinstance(token, str)
-        else _CHINESE_MARKS.get(token.symbol, token.symbol)
-        if isinstance(token, _Mark)
-        else "A"
-        for token in tokens
-    )
+def _around(tokens: list[_Token], start: int, end: int) -> tuple[str, str]:
+    """What stands before and after a stretch of a sentence, as a Mandarin network reads it: characters and marks, one
+    letter for an English word.
+    """
+
+    def seen(token: _Token) -> str:
+        if isinstance(token, _Mark):
+            return _CHINESE_MARKS.get(token.symbol, token.symbol)
+        return token if isinstance(token, str) else "A"
+
+    return "".join(map(seen, tokens[:start])), "".join(map(seen, tokens[end:]))
 
 
 def _tokens(sentence: list[Piece], warnings: list[str]) -> list[_Token]:

@@ -38,28 +38,37 @@ def phrase(
     parts: list[str | Pinyin], polyphones: Polyphones | None = None, before: str = "", after: str = ""
 ) -> tuple[list[Spoken], str]:
     """Words of a stretch without marks inside: runs of Han characters, and tags. Also the characters no reading is
-    known for.
+    known for. Arguments as of `syllables`.
+    """
+    read, unknown = syllables(parts, polyphones, before, after)
+    return _spoken(read), unknown
+
+
+def syllables(
+    parts: list[str | Pinyin], polyphones: Polyphones | None = None, before: str = "", after: str = ""
+) -> tuple[list[Syllable], str]:
+    """Every syllable of a stretch with its tone as spoken, and the characters no reading is known for.
 
     `before` and `after` are the rest of the sentence as written, marks and all; only `polyphones`, which reads the
     characters that words and rules leave open, looks at them.
     """
-    syllables: list[Syllable] = []
+    out: list[Syllable] = []
     unknown = ""
     word = 0
     texts = [simplified(part) if isinstance(part, str) else _SPELLED for part in parts]
     before, after = simplified(before), simplified(after)
     for number, part in enumerate(parts):
         if isinstance(part, Pinyin):
-            syllables.append(_spelled(part, word))
+            out.append(_spelled(part, word))
             word += 1
             continue
         left, right = before + "".join(texts[:number]), "".join(texts[number + 1 :]) + after
         read, lost = _read(part, word, polyphones, left, right)
         unknown += lost
-        syllables += read
-        word = syllables[-1].word + 1 if syllables else word
-    as_spoken(syllables)
-    return _spoken(syllables), unknown
+        out += read
+        word = out[-1].word + 1 if out else word
+    as_spoken(out)
+    return out, unknown
 
 
 def _spelled(tag: Pinyin, word: int) -> Syllable:
