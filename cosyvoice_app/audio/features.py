@@ -16,11 +16,11 @@ maximum sets the floor (Whisper's, `top_db`) it flows to that maximum too.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cosyvoice_app.audio.feature_configs import (
@@ -35,11 +35,13 @@ from cosyvoice_app.audio.feature_configs import (
 )
 from cosyvoice_app.audio.framing import (
     Framing,
+    checked_lengths,
     frame_audio,
     frame_mask,
+    padded_frames,
     refuse_not_finite,
+    runs_of,
     samples_of,
-    tape_of,
     window,
 )
 from cosyvoice_app.audio.mel import MelScale, dct_matrix, mel_filters
@@ -50,6 +52,7 @@ from cosyvoice_app.audio.spectral import (
     log_mel_rows,
     magnitude_spectrum,
     power_spectrum,
+    through_blocks,
 )
 from cosyvoice_app.errors import ConfigError
 
@@ -109,8 +112,15 @@ class Extractor:
         return self.framing.frames(samples)
 
     def rows(self, frames: Tensor) -> Tensor:
-        """Frames of samples [N, framing.frame] -> [N, bins], each by itself; not if it `needs_whole_clip`."""
-        return in_blocks(self._row_block, frames)
+        """Frames of samples [N, framing.frame] -> [N, bins], each by itself; not where it `needs_whole_clip`.
+
+        Without gradients on the CPU, where a row's bits don't depend on the others.
+        """
+        if frames.device.type != "cpu":
+            return self._after(log_mel_rows(frames, self._spectral))
+        values = frames.new_empty(len(frames), self.bins)
+        through_blocks([(frames, 0)], self._spectral, self._after, values)
+        return values
 
     def __call__(self, samples: Tensor, lengths: Tensor | None = None, *, check: bool = True) -> Features:
         """Features of `samples` [B, n], whose clips are `lengths` [B] samples long (None: all n).
@@ -121,46 +131,59 @@ class Extractor:
         samples = _widened(samples)
         if check:
             refuse_not_finite(samples, lengths)
+        own = checked_lengths(samples, lengths)
+        counts = self.framing.frame_counts(own)
         with torch.autocast(samples.device.type, enabled=False):
-            tape = tape_of(samples, lengths, self.framing)
-            if not len(tape.rows):
-                return Features(samples.new_zeros(len(samples), 0, self.bins), tape.lengths)
-            if not self.needs_whole_clip:
-                values = _unpacked(self.rows(tape.rows), tape.starts, tape.counts)
+            if samples.device.type == "cpu" and not (samples.requires_grad and torch.is_grad_enabled()):
+                values = self._packed(samples, own.tolist())
             else:
-                values = self._floored_by_clip(tape.rows, tape.starts, tape.counts, tape.lengths)
-            if values.shape[1] * len(tape.counts) != sum(tape.counts) or samples.device.type != "cpu":
-                values = values * frame_mask(tape.lengths, values.shape[1])[..., None]
-        return Features(values, tape.lengths)
+                values = self._padded(samples, lengths)
+            if self.needs_whole_clip and values.numel():
+                values = self._floored(values, counts)
+            if lengths is not None:
+                values = values * frame_mask(counts, values.shape[1])[..., None]
+        return Features(values, counts)
 
-    def _row_block(self, frames: Tensor) -> Tensor:
-        mel = log_mel_rows(frames, self._spectral)
-        if isinstance(self.config, MfccConfig):
-            return cepstra_rows(mel, self.config.coefficients, self.config.lifter)
-        return mel
+    def _packed(self, samples: Tensor, lengths: list[int]) -> Tensor:
+        """`_after` of the clips' own frames alone, zeros after them [B, frames, columns]."""
+        counts = [self.framing.frames(length) for length in lengths]
+        longest, columns = max(counts, default=0), self._spectral.bank.bins if self.needs_whole_clip else self.bins
+        alike = len(set(lengths)) == 1
+        values = (samples.new_empty if alike else samples.new_zeros)(len(samples), longest, columns)
+        through_blocks(self._runs(samples, lengths, longest), self._spectral, self._after, values.view(-1, columns))
+        return values
 
-    def _floored_by_clip(self, rows: Tensor, starts: list[int], counts: list[int], lengths: Tensor) -> Tensor:
-        mel = in_blocks(lambda frames: log_mel_rows(frames, self._spectral), rows)
-        mel = _unpacked(mel, starts, counts)
-        others = ~frame_mask(lengths, mel.shape[1])[..., None]
-        loudest = mel.masked_fill(others, -torch.inf).amax(dim=(1, 2), keepdim=True)
-        if isinstance(self.config, MfccConfig):
-            floored = torch.maximum(mel, loudest - (self.config.top_db or 0.0)).flatten(0, 1)
-            config = self.config
-            return in_blocks(lambda block: cepstra_rows(block, config.coefficients, config.lifter), floored).view(
-                len(starts), -1, self.bins
-            )
-        return (torch.maximum(mel, loudest - 8.0) + 4.0) / 4.0
+    def _runs(self, samples: Tensor, lengths: list[int], longest: int) -> Iterator[tuple[Tensor, int]]:
+        """Each clip's runs of frames, and the row for the first frame of each where clips have `longest` rows."""
+        alike = runs_of(samples[:, : lengths[0]], self.framing) if len(set(lengths)) == 1 else None
+        for clip, length in enumerate(lengths):
+            row = clip * longest
+            for run in runs_of(samples[clip : clip + 1, :length], self.framing) if alike is None else alike:
+                yield run[0 if alike is None else clip], row
+                row += run.shape[1]
 
+    def _padded(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
+        """`_after` of all frames of all clips, padded to the longest [B, frames, columns]."""
+        frames = padded_frames(samples, lengths, self.framing)
+        rows = in_blocks(lambda block: self._after(log_mel_rows(block, self._spectral)), frames.flatten(0, 1))
+        return rows.view(len(samples), frames.shape[1], rows.shape[1])
 
-def _unpacked(rows: Tensor, starts: list[int], counts: list[int]) -> Tensor:
-    """The clips' rows [B, frames, bins], zeros after a clip's last."""
-    longest = max(counts, default=0)
-    clips = []
-    for start, count in zip(starts, counts, strict=True):
-        clip = rows[start : start + count]
-        clips.append(clip if count == longest else F.pad(clip, (0, 0, 0, longest - count)))
-    return torch.stack(clips) if clips else rows.new_zeros(0, 0, rows.shape[1])
+    def _after(self, log_mel: Tensor) -> Tensor:
+        """What follows the logarithm for a frame by itself."""
+        return self._cepstra(log_mel) if isinstance(self.config, MfccConfig) and not self.needs_whole_clip else log_mel
+
+    def _cepstra(self, log_mel: Tensor) -> Tensor:
+        assert isinstance(self.config, MfccConfig)
+        return cepstra_rows(log_mel, self.config.coefficients, self.config.lifter)
+
+    def _floored(self, log_mel: Tensor, lengths: Tensor) -> Tensor:
+        """What follows where a clip's own maximum sets the floor: log mel [B, frames, bins] -> [B, frames, bins]."""
+        others = ~frame_mask(lengths, log_mel.shape[1])[..., None]
+        loudest = log_mel.masked_fill(others, -torch.inf).amax(dim=(1, 2), keepdim=True)
+        if not isinstance(self.config, MfccConfig):
+            return (torch.maximum(log_mel, loudest - 8.0) + 4.0) / 4.0
+        floored = torch.maximum(log_mel, loudest - (self.config.top_db or 0.0))
+        return in_blocks(self._cepstra, floored.flatten(0, 1)).view(*floored.shape[:2], self.bins)
 
 
 _CONFIGS: dict[str, type[MfccConfig | FbankConfig | LogMelConfig | WhisperMelConfig | Mel24kConfig]] = {

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cosyvoice_app.errors import BadInput, ConfigError
@@ -158,26 +157,12 @@ def refuse_not_finite(samples: Tensor, lengths: Tensor | None) -> None:
         )
 
 
-def _reflected(index: Tensor, length: Tensor | int) -> Tensor:
+def reflected(index: Tensor, length: Tensor | int) -> Tensor:
     """`index` folded back into 0 .. length - 1 as often as it takes."""
     period = 2 * (length - 1)
     period = period.clamp_min(1) if isinstance(period, Tensor) else max(period, 1)
     within = index.remainder(period)
     return torch.minimum(within, period - within)
-
-
-def _padded(clips: Tensor, framing: Framing, total: int) -> Tensor:
-    """`clips` [..., n] with `framing`'s padding, cut or filled with zeros to [..., total]."""
-    n = clips.shape[-1]
-    if framing.pad == "zeros" or not (framing.left or framing.right):
-        return F.pad(clips, (framing.left, total - framing.left - n))
-    if n > max(framing.left, framing.right):
-        before = clips[..., 1 : framing.left + 1].flip(-1)
-        after = clips[..., n - 1 - framing.right : n - 1].flip(-1)
-        whole = torch.cat([before, clips, after], dim=-1)
-    else:
-        whole = clips[..., _reflected(torch.arange(-framing.left, n + framing.right, device=clips.device), n)]
-    return F.pad(whole, (0, total - whole.shape[-1]))
 
 
 def _padded_to(samples: Tensor, lengths: Tensor, framing: Framing, total: int) -> Tensor:
@@ -186,59 +171,57 @@ def _padded_to(samples: Tensor, lengths: Tensor, framing: Framing, total: int) -
     ends = lengths[:, None]
     if framing.pad == "reflect":
         inside = at < ends + framing.right
-        at = _reflected(at, ends)
+        at = reflected(at, ends)
     else:
         inside = (at >= 0) & (at < ends)
     return torch.where(inside, samples.gather(1, at.clamp(0, samples.shape[1] - 1)), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Tape:
-    """The frames of a batch as the rows of one strided view: no frame is copied, and little is spent on padding."""
-
-    rows: Tensor
-    """[N, frame]: a clip's frames one after another; between clips a few that belong to none."""
-    starts: list[int]
-    """Of each clip, its first row."""
-    counts: list[int]
-    """Of each clip, how many rows from there."""
-    lengths: Tensor
-    """[B] int64: of each clip, how many of those are its own, on the device of the samples."""
-
-
-def tape_of(samples: Tensor, lengths: Tensor | None, framing: Framing) -> Tape:
-    """Lay the clips of `samples` [B, n] on one tape, each padded as `framing` says from its own end.
-
-    On the CPU a clip takes only its own frames' place. On other devices, which would have to be asked for the lengths,
-    every clip takes that of n samples.
+def runs_of(clips: Tensor, framing: Framing) -> list[Tensor]:
+    """The frames of equally long clips [B, n], in order, as runs [B, k, frame]: views of the clips themselves, but for
+    copies of the few samples around either end that frames share with the padding.
     """
-    batch, n = samples.shape
-    sizes = [n] * batch
-    own = checked_lengths(samples, lengths)
-    if lengths is not None and samples.device.type == "cpu":
-        sizes = own.tolist()
-    counts = [framing.frames(size) for size in sizes]
-    own_counts = framing.frame_counts(own)
-    starts, total = [], 0
-    for count in counts:
-        starts.append(total)
-        total += count + framing.gap if count else 0
-    if not total:
-        return Tape(samples.new_zeros(0, framing.frame), starts, counts, own_counts)
-    if len(set(sizes)) == 1:
-        slot = (counts[0] + framing.gap) * framing.shift
-        if batch == 1 and not (framing.left or framing.right):
-            tape = samples[0, : sizes[0]]
-        elif lengths is None or samples.device.type == "cpu":
-            tape = _padded(samples[:, : sizes[0]], framing, slot).reshape(-1)
+    n, frame, shift, left = clips.shape[-1], framing.frame, framing.shift, framing.left
+    count = framing.frames(n)
+    if not count:
+        return []
+    head = max(0, -(-left // shift))
+    """Frames that begin before the clip."""
+    inside = max(0, (n + left - frame) // shift + 1) - head
+    """Frames that lie within it."""
+    beyond = (count - 1) * shift - left + frame - n
+    """Samples that the last frame needs after it."""
+    if inside < 1 or (framing.pad == "reflect" and n <= max(left, beyond)):
+        at = torch.arange(-left, n + beyond, device=clips.device)
+        if framing.pad == "reflect":
+            whole = clips[:, reflected(at, n)]
         else:
-            tape = _padded_to(samples, own, framing, slot).reshape(-1)
-    else:
-        tape = torch.cat(
-            [
-                _padded(samples[i, :size], framing, (count + framing.gap) * framing.shift)
-                for i, (size, count) in enumerate(zip(sizes, counts, strict=True))
-                if count
-            ]
-        )
-    return Tape(tape.unfold(0, framing.frame, framing.shift), starts, counts, own_counts)
+            whole = clips[:, at.clamp(0, n - 1)] * ((at >= 0) & (at < n))
+        return [whole.unfold(-1, frame, shift)]
+    runs = []
+    if head:
+        before = clips[:, 1 : left + 1].flip(-1) if framing.pad == "reflect" else clips.new_zeros(len(clips), left)
+        edge = torch.cat([before, clips[:, : (head - 1) * shift - left + frame]], dim=-1)
+        runs.append(edge.unfold(-1, frame, shift))
+    first = head * shift - left
+    runs.append(clips[:, first:].unfold(-1, frame, shift)[:, :inside])
+    if head + inside < count:
+        if framing.pad == "reflect":
+            after = clips[:, n - 1 - beyond : n - 1].flip(-1)
+        else:
+            after = clips.new_zeros(len(clips), beyond)
+        edge = torch.cat([clips[:, first + inside * shift :], after], dim=-1)
+        runs.append(edge.unfold(-1, frame, shift))
+    return runs
+
+
+def padded_frames(samples: Tensor, lengths: Tensor | None, framing: Framing) -> Tensor:
+    """Frames [B, frames, frame] of `samples` [B, n], padded from each clip's own end, without asking the device how
+    long the clips are. Past a clip's own frames there is padding.
+    """
+    count = framing.frames(samples.shape[1])
+    if not count:
+        return samples.new_zeros(len(samples), 0, framing.frame)
+    own = checked_lengths(samples, lengths)
+    padded = _padded_to(samples, own, framing, (count - 1) * framing.shift + framing.frame)
+    return padded.unfold(-1, framing.frame, framing.shift)

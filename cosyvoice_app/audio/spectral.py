@@ -1,14 +1,16 @@
 """Frames to features, row by row: window, spectrum, mel, logarithm, cosine transform.
 
-Rows go through in blocks of one size, the last one filled up, so that the working set stays in cache, and so that what
-comes out for a frame depends on nothing but that frame: matrix products and transforms of other shapes may take other
-paths with other rounding. (`tests/test_features_accuracy.py` checks that a row's place in the block and the number of
-threads leave no trace.)
+On the CPU rows go through in blocks of one size, the last one filled up, so that the working set stays in cache, and
+so that what comes out for a frame depends on nothing but that frame: matrix products and transforms of other shapes may
+take other paths with other rounding. (`tests/test_features_accuracy.py` checks that a row's place in the block and the
+number of threads leave no trace.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -20,9 +22,10 @@ from torch import Tensor
 from cosyvoice_app.audio.framing import WindowName, window
 from cosyvoice_app.audio.mel import MelBank, dct_matrix, mel_filters
 
-_BLOCK_ROWS = 512
-_BAND = 32
+BLOCK_ROWS = 512
+BAND = 16
 """Filters computed together: each such band of them meets only the bins that any of them touches."""
+_ROOMS = 4
 _TINY_POWER = 1e-30
 """Under the root of a magnitude, whose slope at 0 would be infinite."""
 
@@ -47,7 +50,7 @@ class Spectral:
 
 def power_spectrum(frames: Tensor, n_fft: int) -> Tensor:
     """|X|^2 [..., n_fft // 2 + 1] of windowed `frames` [..., n], n <= n_fft."""
-    return _squares(frames, n_fft).sum(dim=-1)
+    return torch.view_as_real(torch.fft.rfft(frames, n=n_fft)).square_().sum(dim=-1)
 
 
 def magnitude_spectrum(frames: Tensor, n_fft: int) -> Tensor:
@@ -55,34 +58,17 @@ def magnitude_spectrum(frames: Tensor, n_fft: int) -> Tensor:
     return power_spectrum(frames, n_fft).clamp_min(_TINY_POWER).sqrt()
 
 
-def in_blocks(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """`work(rows)` for rows [N, n] that it treats one by one: on the CPU in blocks of one size, elsewhere at once."""
-    if rows.device.type != "cpu":
-        return work(rows)
-    blocks = []
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        block = rows[start : start + _BLOCK_ROWS]
-        if len(block) == _BLOCK_ROWS:
-            blocks.append(work(block))
-        else:
-            blocks.append(work(F.pad(block, (0, 0, 0, _BLOCK_ROWS - len(block))))[: len(block)])
-    return torch.cat(blocks) if len(blocks) != 1 else blocks[0]
-
-
 def log_mel_rows(frames: Tensor, spec: Spectral) -> Tensor:
-    """Frames [N, frame] -> log mel energies [N, bins]."""
-    frames = frames * _window(spec, frames) if not (spec.remove_dc or spec.preemphasis) else _prepared(frames, spec)
-    squares = _squares(frames, spec.n_fft)
-    if spec.power == 1:
-        squares = (squares[..., 0] + squares[..., 1]).add_(spec.root_floor).clamp_min_(_TINY_POWER).sqrt_()
-    else:
-        squares = squares.flatten(1)
-    bands = _bands(spec.bank, spec.power == 2, str(frames.device), frames.dtype)
-    mel = torch.cat([squares[:, low:high] @ filters for low, high, filters in bands], dim=1)
-    mel = mel.add_(spec.floor) if spec.floor_mode == "add" else mel.clamp_min_(spec.floor)
-    if spec.log == "ln":
-        return mel.log_()
-    return mel.log10_() if spec.log == "log10" else mel.log10_().mul_(10.0)
+    """Frames [N, frame] -> log mel energies [N, bins], for gradients and for devices that want all rows at once."""
+    if spec.remove_dc:
+        frames = frames - frames.mean(dim=-1, keepdim=True)
+    if spec.preemphasis:
+        # The sample before the first is taken to be the first.
+        frames = frames - torch.cat([frames[:, :1], frames[:, :-1]], dim=-1) * spec.preemphasis
+    squares = _squares(F.pad(frames * _window(spec, frames), (0, spec.n_fft - spec.frame)), spec)
+    return _logarithm(
+        torch.cat([squares[:, low:high] @ filters for low, high, filters in _bands(spec, frames)], 1), spec
+    )
 
 
 def cepstra_rows(log_mel: Tensor, coefficients: int, lifter: int) -> Tensor:
@@ -90,31 +76,139 @@ def cepstra_rows(log_mel: Tensor, coefficients: int, lifter: int) -> Tensor:
     return log_mel @ dct_matrix(log_mel.shape[1], coefficients, lifter, str(log_mel.device), log_mel.dtype)
 
 
+class _Rooms(threading.local):
+    """A thread's blocks, the last few it used: fresh memory would cost more than the work on a short clip."""
+
+    def __init__(self) -> None:
+        self.blocks: OrderedDict[tuple[Spectral, torch.dtype], Block] = OrderedDict()
+
+
+_rooms = _Rooms()
+
+
+def _block(spec: Spectral, like: Tensor) -> Block:
+    key, kept = (spec, like.dtype), _rooms.blocks
+    if key in kept:
+        kept.move_to_end(key)
+    else:
+        kept[key] = Block(spec, like)
+        if len(kept) > _ROOMS:
+            kept.popitem(last=False)
+    return kept[key]
+
+
+class Block:
+    """Room for one block of frames, without gradients: what a batch needs goes through memory that stays in cache.
+
+    Each step rounds once (no multiply-add), so that it rounds alike wherever vector units and threads share the work.
+    """
+
+    @torch.inference_mode(False)  # What is kept must also serve outside of it.
+    def __init__(self, spec: Spectral, like: Tensor) -> None:
+        self._spec = spec
+        like = torch.empty(0, dtype=like.dtype)
+        self._padded = like.new_zeros(BLOCK_ROWS, spec.n_fft)
+        self._windowed = self._padded[:, : spec.frame]
+        self._mel = like.new_empty(BLOCK_ROWS, spec.bank.bins)
+        self._filters, self._mel_bands = _bands(spec, like), torch.split(self._mel, BAND, dim=1)
+        self._window = _window(spec, like)
+        self._raw = like.new_zeros(BLOCK_ROWS, spec.frame) if spec.remove_dc or spec.preemphasis else None
+        self._before = torch.empty_like(self._raw) if self._raw is not None else None
+
+    def put(self, frames: Tensor, at: int) -> None:
+        """Frames [k, frame] into rows `at` to `at + k`."""
+        if self._raw is None:
+            torch.mul(frames, self._window, out=self._windowed[at : at + len(frames)])
+        else:
+            self._raw[at : at + len(frames)] = frames
+
+    def log_mel(self) -> Tensor:
+        """[BLOCK_ROWS, bins], valid until the next call: of what was put in, and of whatever else lies there."""
+        raw, before, spec = self._raw, self._before, self._spec
+        if raw is not None and before is not None:
+            if spec.remove_dc:
+                raw.sub_(raw.mean(dim=-1, keepdim=True))
+            if spec.preemphasis:
+                torch.mul(raw[:, :-1], spec.preemphasis, out=before[:, 1:])
+                torch.mul(raw[:, :1], spec.preemphasis, out=before[:, :1])
+                raw.sub_(before)
+            torch.mul(raw, self._window, out=self._windowed)
+        squares = _squares(self._padded, spec)
+        for (low, high, filters), out in zip(self._filters, self._mel_bands, strict=True):
+            torch.mm(squares[:, low:high], filters, out=out)
+        return _logarithm(self._mel, spec)
+
+
+def through_blocks(
+    runs: Iterable[tuple[Tensor, int]], spec: Spectral, after: Callable[[Tensor], Tensor], out: Tensor
+) -> None:
+    """Fill `out` [N, columns]: each run is frames [k, frame] and the row of `out` for its first one. `after` makes
+    [rows, columns] of a block's log mel.
+    """
+    block, filled = _block(spec, out), 0
+    places: list[list[int]] = []  # first row of the block, first row of `out`, rows
+
+    def flush() -> None:
+        done = after(block.log_mel())
+        for at, row, rows in places:
+            out[row : row + rows] = done[at : at + rows]
+
+    for frames, row in runs:
+        start = 0
+        while start < len(frames):
+            taken = min(len(frames) - start, BLOCK_ROWS - filled)
+            block.put(frames[start : start + taken], filled)
+            if places and places[-1][1] + places[-1][2] == row + start:
+                places[-1][2] += taken
+            else:
+                places.append([filled, row + start, taken])
+            start, filled = start + taken, filled + taken
+            if filled == BLOCK_ROWS:
+                flush()
+                filled, places = 0, []
+    if filled:
+        flush()
+
+
+def in_blocks(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """`work(rows)` for rows [N, n] that it treats one by one: on the CPU in blocks, elsewhere all at once."""
+    if rows.device.type != "cpu" or not len(rows):
+        return work(rows)
+    parts = []
+    for block in torch.split(rows, BLOCK_ROWS):
+        missing = BLOCK_ROWS - len(block)
+        parts.append(work(F.pad(block, (0, 0, 0, missing)))[: len(block)] if missing else work(block))
+    return torch.cat(parts)
+
+
 def _window(spec: Spectral, like: Tensor) -> Tensor:
     return window(spec.window, spec.frame, spec.periodic, like.device, like.dtype)
 
 
-def _prepared(frames: Tensor, spec: Spectral) -> Tensor:
-    """Kaldi's order: the mean goes, then the pre-emphasis, then the window."""
-    if spec.remove_dc:
-        frames = frames - frames.mean(dim=-1, keepdim=True)
-    if spec.preemphasis:
-        # The sample before the first is taken to be the first.
-        before = torch.cat([frames[..., :1], frames[..., :-1]], dim=-1)
-        frames = frames - spec.preemphasis * before
-    return frames * _window(spec, frames)
+def _squares(windowed: Tensor, spec: Spectral) -> Tensor:
+    """What the filters of `_bands` are for: of windowed frames [N, n_fft]."""
+    # Squares of the real and the imaginary parts, in the place of the spectrum.
+    squares = torch.view_as_real(torch.fft.rfft(windowed)).square_()
+    if spec.power == 1:
+        return (squares[..., 0] + squares[..., 1]).add_(spec.root_floor).clamp_min_(_TINY_POWER).sqrt_()
+    return squares.flatten(1)
 
 
-def _squares(frames: Tensor, n_fft: int) -> Tensor:
-    """Squares of the real and the imaginary parts [..., n_fft // 2 + 1, 2]."""
-    if frames.shape[-1] < n_fft:
-        frames = F.pad(frames, (0, n_fft - frames.shape[-1]))
-    return torch.view_as_real(torch.fft.rfft(frames)).square_()
+def _logarithm(mel: Tensor, spec: Spectral) -> Tensor:
+    """In place."""
+    mel = mel.add_(spec.floor) if spec.floor_mode == "add" else mel.clamp_min_(spec.floor)
+    if spec.log == "ln":
+        return mel.log_()
+    return mel.log10_() if spec.log == "log10" else mel.log10_().mul_(10.0)
+
+
+def _bands(spec: Spectral, like: Tensor) -> list[tuple[int, int, Tensor]]:
+    return _cut(spec.bank, spec.power == 2, str(like.device), like.dtype)
 
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)
-def _bands(bank: MelBank, parts: bool, device: str, dtype: torch.dtype) -> list[tuple[int, int, Tensor]]:
+def _cut(bank: MelBank, parts: bool, device: str, dtype: torch.dtype) -> list[tuple[int, int, Tensor]]:
     """The filterbank cut into bands of filters: (first, last + 1 column of the spectrum, weights). With `parts` the
     spectrum's real and imaginary squares lie side by side, and each weight stands twice, so that the product adds them.
     """
@@ -122,8 +216,8 @@ def _bands(bank: MelBank, parts: bool, device: str, dtype: torch.dtype) -> list[
     if parts:
         whole = whole.repeat_interleave(2, dim=0)
     bands = []
-    for start in range(0, whole.shape[1], _BAND):
-        band = whole[:, start : start + _BAND]
+    for start in range(0, whole.shape[1], BAND):
+        band = whole[:, start : start + BAND]
         used = band.ne(0).any(dim=1).nonzero().flatten().tolist() or [0]
         bands.append((used[0], used[-1] + 1, band[used[0] : used[-1] + 1].contiguous()))
     return bands
