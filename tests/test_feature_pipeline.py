@@ -23,7 +23,7 @@ from cosyvoice_app.audio.feature_pipeline import ClipFeatures, FeaturePipeline
 from cosyvoice_app.audio.features import KINDS, Extractor, Kind, extractor_for
 from cosyvoice_app.audio.grouping import LENGTH_EDGES, Grouper, length_bucket
 from cosyvoice_app.audio.halving import by_halves
-from cosyvoice_app.audio.pools import BufferPool, PoolClosed, rounded_size
+from cosyvoice_app.audio.pools import Buffer, BufferPool, PoolClosed, rounded_size
 from cosyvoice_app.errors import BadInput, ConfigError, DeviceError, OutOfMemory, PromptError, QueueFull, TooLarge
 from cosyvoice_app.types import Audio, FloatArray
 
@@ -45,6 +45,7 @@ class Sums:
 
     deeds: dict[float, Callable[[], None]]
     rate_hz: int = RATE_HZ
+    bins: int = 1
     batches: tuple[tuple[int, int], ...] = ()
     gate: threading.Event | None = None
     entered: threading.Event | None = None
@@ -354,11 +355,13 @@ def test_memory_that_lacks_for_a_buffer_is_the_same_story(monkeypatch: pytest.Mo
             raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
         return make(*args, **options)  # type: ignore[call-overload]
 
-    extractor = sums()
-    with FeaturePipeline(extractor, max_batch=4) as pipeline:
+    with FeaturePipeline(sums(), max_batch=1, max_wait_ms=0) as pipeline:
         monkeypatch.setattr(torch, "empty", empty)
-        assert all(is_sum(done(future)) for future in [pipeline.submit(clip()) for _ in range(4)])
-    assert [rows for rows, _ in extractor.batches] == [2, 2]
+        assert is_sum(done(pipeline.submit(clip(samples=60 * RATE_HZ))))
+        assert pipeline.stats().memory_splits == 1
+    lacks = itertools.count()
+    with pytest.raises(OutOfMemory, match="no room for the buffers of batches of 32"):
+        FeaturePipeline(sums())
 
 
 def test_halving_finds_every_row_at_fault() -> None:
@@ -545,19 +548,20 @@ def test_without_a_gpu_cuda_is_refused_with_a_remedy() -> None:
 # memory
 
 
-def test_nothing_is_allocated_after_warm_up() -> None:
+def test_nothing_is_allocated_while_500_clips_go_through() -> None:
     chance = random.Random(5)
-    lengths = [chance.randrange(400, 40_000) for _ in range(500)]
+    lengths = [chance.randrange(400, 160_000) for _ in range(500)]
     with FeaturePipeline(sums(), max_batch=8, max_wait_ms=1) as pipeline:
-        for future in [pipeline.submit(clip(samples=40_000)) for _ in range(48)]:
-            done(future)
-        warm = pipeline.stats().pools
+        before = pipeline.stats().pools
         for n, future in [(n, pipeline.submit(clip(samples=n))) for n in lengths]:
             assert done(future).frames == n // 160
-        pools = pipeline.stats().pools
-    for name, pool in pools.items():
-        assert (pool.allocations, pool.bytes) == (warm[name].allocations, warm[name].bytes)
-    assert 0 < pools["input"].allocations <= 12
+        after = pipeline.stats().pools
+        for name, pool in after.items():
+            assert (pool.allocations, pool.bytes) == (before[name].allocations, before[name].bytes)
+        assert after["input"].allocations == 4
+        for future in [pipeline.submit(clip(samples=140 * RATE_HZ)) for _ in range(12)]:
+            assert is_sum(done(future))
+        assert after["input"].allocations < pipeline.stats().pools["input"].allocations <= 8, "but for longer clips"
 
 
 class Clock:
@@ -620,7 +624,7 @@ def test_a_pool_is_bounded_and_survives_what_fails(monkeypatch: pytest.MonkeyPat
         pool.acquire(1)
 
 
-def pool_buffer_of_another() -> object:
+def pool_buffer_of_another() -> Buffer:
     return BufferPool(1).acquire(1)
 
 

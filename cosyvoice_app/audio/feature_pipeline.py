@@ -56,6 +56,8 @@ class BatchExtractor(Protocol):
 
     @property
     def rate_hz(self) -> int: ...
+    @property
+    def bins(self) -> int: ...
     def frames(self, samples: int, /) -> int: ...
     def __call__(self, samples: Tensor, lengths: Tensor, /, *, check: bool) -> BatchFeatures: ...
 
@@ -79,8 +81,10 @@ class ClipFeatures:
 @dataclass(frozen=True, slots=True)
 class PipelineStats:
     """Of what has been through a batch. `padded_s` over `seconds` is what padding cost; `memory_splits` counts batches
-    that ran out of memory. `pools` are "input", "staging" and "output". `device_segments` counts what torch has taken
-    from the CUDA driver for this process; like the pools' allocations it stands still after warm-up.
+    that ran out of memory. `pools` are "input" and, on CUDA, "staging" and "output".
+
+    `device_segments` counts what torch has taken from the CUDA driver for this process; like the pools' allocations it
+    stands still after warm-up.
     """
 
     clips: int
@@ -139,7 +143,7 @@ class FeaturePipeline:
         self._grouper: Grouper[_Clip] = Grouper(
             max_batch, self._batch_samples, max_wait_ms / 1000.0, self._queue, 2 * self._batch_samples
         )
-        self._transfer = Transfer(self.device, keep_bytes=2 * 4 * self._batch_samples)
+        self._transfer = self._made_transfer(max_batch)
         self._lock = threading.Lock()
         self._has_job, self._has_room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._jobs: deque[_Clip] = deque()
@@ -213,6 +217,19 @@ class FeaturePipeline:
         with self._lock:
             seconds, padded_s = self._samples / rate_hz, self._padded / rate_hz
             return PipelineStats(self._clips, self._batches, seconds, padded_s, self._memory_splits, pools, segments)
+
+    def _made_transfer(self, max_batch: int) -> Transfer:
+        # A clip has at most a frame more than its share of one long clip.
+        values = (self.extractor.frames(self._batch_samples) + max_batch) * self.extractor.bins
+        try:
+            return Transfer(self.device, max_batch, self._batch_samples, values)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(
+                f"The device {self.device} has no room for the buffers of batches of {max_batch} clips. Ask for "
+                "smaller batches, or close other programs that use the device."
+            ) from error
 
     # decode
 

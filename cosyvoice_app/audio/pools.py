@@ -1,7 +1,7 @@
 """Buffers made once and used again: a bounded pool whose buffers are never handed out while a stream still uses them.
 
-Sizes are rounded up to powers of two, and a larger idle buffer serves a smaller need. So a pool allocates at most
-`count` times the number of sizes it meets on the way up, and nothing after that, whatever the order of the requests.
+All are made beforehand, for the largest size that is usual. What is larger still is rounded up to a power of two, and
+a larger idle buffer serves a smaller need, so that exceptions too soon find a buffer that is there already.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """`allocations` stands still after warm-up. `waits` counts requests that found every buffer in use."""
+    """`allocations` counts those made beforehand too. `waits` counts requests that found every buffer in use."""
 
     allocations: int
     waits: int
@@ -64,11 +64,14 @@ def rounded_size(size: int) -> int:
 class BufferPool:
     """At most `count` buffers on `device`, in use and idle together. Safe to use from several threads.
 
-    `pinned` asks for page-locked host memory, from which a copy to the device can overlap with work. A buffer above
-    `keep_bytes` (made for one exceptional request) is given back to the system instead of kept.
+    `prepared` bytes are the size of those made beforehand. `pinned` asks for page-locked host memory, from which a copy
+    to the device can overlap with work. A buffer above `keep_bytes` (made for one exceptional request) is given back to
+    the system instead of kept.
     """
 
-    def __init__(self, count: int, *, device: str = "cpu", pinned: bool = False, keep_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self, count: int, *, prepared: int = 0, device: str = "cpu", pinned: bool = False, keep_bytes: int = 1 << 30
+    ) -> None:
         self._count, self._keep_bytes = count, keep_bytes
         self._device, self._pinned = torch.device(device), pinned
         self._changed = threading.Condition()
@@ -76,6 +79,9 @@ class BufferPool:
         self._in_use: set[int] = set()
         self._making = self._allocations = self._waits = self._bytes = 0
         self._closed = False
+        if prepared:
+            for buffer in [self._make(rounded_size(prepared)) for _ in range(count)]:
+                self.release(buffer)
 
     def acquire(self, size: int, *, timeout: float | None = None) -> Buffer:
         """A buffer of at least `size` bytes that no stream uses any more; waits while all are in use.
@@ -147,8 +153,8 @@ class BufferPool:
             return PoolStats(self._allocations, self._waits, len(self._in_use), len(self._idle), self._bytes)
 
     def _take_idle(self, size: int) -> Buffer | None:
-        """The smallest idle buffer that is large enough, ready ones first."""
-        fitting = [buffer for buffer in self._idle if buffer.capacity >= size]
+        """The smallest idle buffer that is large enough, ready ones first, and the last used, which caches may know."""
+        fitting = [buffer for buffer in reversed(self._idle) if buffer.capacity >= size]
         if not fitting:
             return None
         best = min(fitting, key=lambda buffer: (not buffer.is_ready(), buffer.capacity))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cosyvoice_app.audio.grouping import length_bucket
-from cosyvoice_app.audio.pools import Buffer, BufferPool, Mark, PoolStats
+from cosyvoice_app.audio.pools import Buffer, BufferPool, Mark, PoolStats, rounded_size
 from cosyvoice_app.errors import ConfigError, DeviceError
 from cosyvoice_app.types import FloatArray
 
@@ -39,13 +39,20 @@ class OnDevice:
 class Transfer:
     """Owns the streams and pools of one device. Each method belongs to one stage, and stages may be threads."""
 
-    def __init__(self, device: torch.device, keep_bytes: int) -> None:
+    def __init__(self, device: torch.device, rows: int, samples: int, output_values: int) -> None:
+        """Room for batches of `rows` clips, of `samples` in all with their padding, that give `output_values` floats.
+        Larger ones are possible; their buffers have to be made, and are not kept if they are more than twice as large.
+        """
         self._is_cuda = device.type == "cuda"
         self._streams: dict[_Stage, Any] = {}
-        self._input = BufferPool(_INPUT_BUFFERS, device=str(device), keep_bytes=keep_bytes)
-        self._staging = BufferPool(_STAGING_BUFFERS, pinned=self._is_cuda, keep_bytes=keep_bytes)
-        self._output = BufferPool(_OUTPUT_BUFFERS, pinned=self._is_cuda, keep_bytes=keep_bytes)
+        size, output_size = _offset(rows) + 4 * samples, 4 * output_values
+        self._input = BufferPool(_INPUT_BUFFERS, prepared=size, device=str(device), keep_bytes=2 * rounded_size(size))
+        self._staging = self._output = None
         if self._is_cuda:
+            self._staging = BufferPool(_STAGING_BUFFERS, prepared=size, pinned=True, keep_bytes=2 * rounded_size(size))
+            self._output = BufferPool(
+                _OUTPUT_BUFFERS, prepared=output_size, pinned=True, keep_bytes=2 * rounded_size(output_size)
+            )
             make: Any = torch.cuda.Stream
             self._streams = {stage: make(device=device) for stage in _STAGES}
 
@@ -55,14 +62,14 @@ class Transfer:
         if self._is_cuda:
             # Few different shapes, so that torch's allocator and FFT plans meet each of them again.
             width = length_bucket(width)
-        offset = -(-8 * rows // 64) * 64
+        offset = _offset(rows)
         size = offset + 4 * rows * width
         # The stream's own context, so that the buffer is memory of this stream, and no earlier work elsewhere uses it.
         with self._on("upload"):
             buffer = self._input.acquire(size)
             try:
-                if self._is_cuda:
-                    self._copy_in(clips, buffer, offset, size)
+                if self._staging is not None:
+                    self._copy_in(clips, self._staging, buffer, offset, size)
                 else:
                     _fill(clips, buffer, offset, size)
                 samples = buffer.data[offset:size].view(torch.float32).view(rows, width)
@@ -72,15 +79,17 @@ class Transfer:
                 self._input.release(buffer)
                 raise
 
-    def _copy_in(self, clips: Sequence[FloatArray], target: Buffer, offset: int, size: int) -> None:
-        staged = self._staging.acquire(size)
+    def _copy_in(
+        self, clips: Sequence[FloatArray], staging: BufferPool, target: Buffer, offset: int, size: int
+    ) -> None:
+        staged = staging.acquire(size)
         copied = None
         try:
             _fill(clips, staged, offset, size)
             target.data[:size].copy_(staged.data[:size], non_blocking=True)
             copied = self._mark("upload")
         finally:
-            self._staging.release(staged, copied)
+            staging.release(staged, copied)
 
     @contextlib.contextmanager
     def computing(self, batch: OnDevice) -> Iterator[None]:
@@ -99,7 +108,7 @@ class Transfer:
 
         Waits for the copy alone; the thread sleeps meanwhile, and the other streams go on.
         """
-        if not self._is_cuda:
+        if self._output is None:
             yield values.numpy()
             return
         size = 4 * values.numel()
@@ -122,11 +131,15 @@ class Transfer:
         self._input.release(batch.buffer, after)
 
     def close(self) -> None:
-        for pool in (self._input, self._staging, self._output):
+        for pool in self._pools().values():
             pool.close()
 
     def stats(self) -> dict[str, PoolStats]:
-        return {"input": self._input.stats(), "staging": self._staging.stats(), "output": self._output.stats()}
+        return {name: pool.stats() for name, pool in self._pools().items()}
+
+    def _pools(self) -> dict[str, BufferPool]:
+        pools = {"input": self._input, "staging": self._staging, "output": self._output}
+        return {name: pool for name, pool in pools.items() if pool is not None}
 
     def _on(self, stage: _Stage) -> contextlib.AbstractContextManager[Any]:
         return torch.cuda.stream(self._streams[stage]) if self._is_cuda else contextlib.nullcontext()
@@ -162,6 +175,11 @@ def torch_device(name: str) -> torch.device:
             param="device",
         )
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+
+
+def _offset(rows: int) -> int:
+    """Where the samples begin: after the lengths, at a place that is aligned for vector instructions."""
+    return -(-8 * rows // 64) * 64
 
 
 def _fill(clips: Sequence[FloatArray], buffer: Buffer, offset: int, size: int) -> None:
