@@ -1,0 +1,213 @@
+"""Which clips `features` reads and what it writes for them: names, whole files, and the manifest it resumes from."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import unicodedata
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+import numpy as np
+
+from cosyvoice_app.console import warn
+from cosyvoice_app.errors import AppError, BadInput
+from cosyvoice_app.types import FloatArray
+
+Format = Literal["npy", "safetensors"]
+FORMATS: tuple[Format, ...] = ("npy", "safetensors")
+MANIFEST = "manifest.jsonl"
+SUFFIXES = (".wav", ".wave", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".aac", ".webm", ".aif", ".aiff")
+"""What is taken from folders. What such a file really holds is judged when it is decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A clip to read. `size` and `mtime_ns` are of the moment it was found; `output` is relative to the out folder."""
+
+    source: Path
+    size: int
+    mtime_ns: int
+    output: str = ""
+
+
+@dataclass(slots=True)
+class Found:
+    """`items` without outputs, in order; `names` are the outputs they would like, without an ending."""
+
+    items: list[Item] = field(default_factory=list)
+    names: list[PurePath] = field(default_factory=list)
+
+
+def find_clips(inputs: Sequence[Path], out: Path) -> Found:
+    """Files as given, and the audio files of folders and their subfolders, sorted. A file is taken once.
+
+    Hidden files and folders (names that begin with a dot) are passed over. BadInput where an input doesn't exist,
+    nothing is found, or `out` lies in an input folder, whose next reading would meet its own results.
+    """
+    found, seen = Found(), set()
+    for given in inputs:
+        if os.path.isdir(given):
+            _refuse_inside(out, given)
+            pairs: list[tuple[Path, PurePath]] = [(path, path.relative_to(given)) for path in _walk(given)]
+        elif os.path.isfile(given):  # unlike Path.is_file, quiet about names no file system would take
+            pairs = [(given, PurePath(given.name))]
+        else:
+            raise BadInput(f"There is no file or folder {given}.", param="in")
+        for path, name in pairs:
+            source = Path(os.path.abspath(path))
+            if source in seen:
+                continue
+            seen.add(source)
+            try:
+                stat = source.stat()
+            except OSError as error:
+                warn(f"{path} is left out: {error.strerror}")
+                continue
+            found.items.append(Item(source, stat.st_size, stat.st_mtime_ns))
+            found.names.append(name.with_suffix(""))
+    if not found.items:
+        raise BadInput(f"There is no audio in {', '.join(map(str, inputs))}. Files are found by their endings: "
+                       f"{' '.join(SUFFIXES)}.", param="in")  # fmt: skip
+    return found
+
+
+def _refuse_inside(out: Path, folder: Path) -> None:
+    inside, around = out.resolve(), folder.resolve()
+    if inside == around or around in inside.parents:
+        raise BadInput(f"--out {out} lies in the input folder {folder}. Choose a folder outside of it.", param="out")
+
+
+def _walk(folder: Path) -> Iterable[Path]:
+    def unreadable(error: OSError) -> None:
+        warn(f"{error.filename} is left out: {error.strerror}")
+
+    for where, folders, files in os.walk(folder, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES:
+                yield Path(where, name)
+
+
+class FeatureManifest:
+    """`manifest.jsonl` of an output folder: one line a clip, appended as clips end, put in order by `finish`.
+
+    A clip is finished when its line has no error and the same config, its source has the same size and time of
+    change, and its output is there in full. Output files are not synced to the disk one by one, which would cost more
+    than making them; so their sizes are written down, and one that a power cut emptied is made again.
+    """
+
+    def __init__(self, folder: Path, config: str) -> None:
+        """Raises AppError when the folder can't be made or its manifest can't be read."""
+        self.path = folder / MANIFEST
+        self._folder, self._config = folder, config
+        self._entries: dict[str, dict[str, Any]] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise AppError(f"{self.path} can't be read: {error}.") from error
+        for entry in map(_parse, lines):
+            if entry is not None:
+                self._entries[entry["source"]] = entry
+        # Also ends a line that a crash cut short, so that the next one doesn't continue it.
+        self._write()
+
+    def named(self, found: Found, ending: str) -> list[Item]:
+        """The items with their outputs. A source that has an output keeps it; others get the name they would like, or
+        that with _2, _3 and so on where it is taken. Names that differ only in case count as one.
+        """
+        kept = {source: entry["output"] for source, entry in self._entries.items()
+                if str(entry.get("output")).endswith(ending)}  # fmt: skip
+        taken = {_same_name(output) for output in kept.values()}
+        items = []
+        for item, name in zip(found.items, found.names, strict=True):
+            output = kept.get(str(item.source))
+            number = 1
+            while output is None:
+                tail = "" if number == 1 else f"_{number}"
+                wish = f"{name.as_posix()}{tail}{ending}"
+                if _same_name(wish) not in taken:
+                    output = wish
+                number += 1
+            taken.add(_same_name(output))
+            items.append(Item(item.source, item.size, item.mtime_ns, output))
+        return items
+
+    def is_finished(self, item: Item) -> bool:
+        entry = self._entries.get(str(item.source), {})
+        if entry.get("error") is not None or (entry.get("config"), entry.get("size"), entry.get("mtime_ns"),
+                                              entry.get("output")) != (self._config, item.size, item.mtime_ns,
+                                                                       item.output):  # fmt: skip
+            return False
+        try:
+            return (self._folder / item.output).stat().st_size == entry.get("bytes")
+        except OSError:
+            return False
+
+    def add(self, item: Item, facts: dict[str, Any]) -> None:
+        entry = {"source": str(item.source), "output": item.output, "frames": None, "bins": None, "rate_hz": None,
+                 "duration_s": None, "config": self._config, "error": None, "size": item.size,
+                 "mtime_ns": item.mtime_ns, "bytes": None, **facts}  # fmt: skip
+        self._entries[entry["source"]] = entry
+        # A source may have an older line: the last one counts.
+        with self.path.open("ab") as file:
+            file.write(_line(entry))
+
+    def finish(self, items: Sequence[Item]) -> None:
+        """One line a clip, in the order of this call's items; those of earlier calls come first."""
+        order = {str(item.source): place for place, item in enumerate(items)}
+        self._entries = dict(sorted(self._entries.items(), key=lambda pair: order.get(pair[0], -1)))
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_whole(self.path, b"".join(map(_line, self._entries.values())))
+        except OSError as error:
+            raise AppError(f"{self.path} can't be written: {error.strerror or error}.") from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Whole or not at all under its name, replacing what was there. Raises OSError."""
+    part = path.with_name(f".unfinished-{uuid.uuid4().hex}.tmp")
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def packed(values: FloatArray, file_format: Format, metadata: dict[str, str]) -> bytes:
+    """A file's bytes. safetensors holds the tensor "features" and the metadata; .npy the array alone."""
+    if file_format == "npy":
+        stream = io.BytesIO()
+        np.save(stream, values)
+        return stream.getvalue()
+    from safetensors.numpy import save
+
+    data: bytes = save({"features": values}, metadata)
+    return data
+
+
+def _same_name(output: str) -> str:
+    return unicodedata.normalize("NFC", output).casefold()
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    """None for a line cut short by a crash: its clip is simply made again."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("source"), str) else None
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(entry, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # a file name that is not text
+        return (json.dumps(entry) + "\n").encode()

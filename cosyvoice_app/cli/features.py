@@ -1,0 +1,309 @@
+"""`features`: folders of audio to folders of feature files, at the speed of the disk. Can be stopped and gone on with.
+
+A thread feeds the pipeline; this one writes what comes out. Clips that fail are written down and the rest go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cosyvoice_app import __version__
+from cosyvoice_app.cli.feature_files import FORMATS, SUFFIXES, FeatureManifest, Item, find_clips, packed, write_whole
+from cosyvoice_app.console import ProgressLine, print_json
+from cosyvoice_app.engines import device as devices
+from cosyvoice_app.errors import AppError, ConfigError
+
+if TYPE_CHECKING:
+    from cosyvoice_app.audio.feature_pipeline import ClipFeatures, FeaturePipeline
+    from cosyvoice_app.audio.features import Extractor
+
+    Done = tuple[Item, Future[ClipFeatures]]
+
+NAME = "features"
+HELP = "compute features of audio files and folders: MFCC, filterbanks, log-mel spectrograms"
+
+KINDS = ("mfcc", "fbank", "logmel", "whisper-mel", "mel24k")
+"""Those of audio.features, written out because that imports torch, which `--help` shouldn't wait for."""
+
+_FAILURES_SHOWN = 20
+_DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "inputs",
+        type=Path,
+        nargs="+",
+        metavar="IN",
+        help=f"files, and folders that are searched through for {' '.join(SUFFIXES)}; what a file "
+        "holds is judged by its content",
+    )
+    parser.add_argument("--kind", choices=KINDS, required=True, help="what to compute")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="gets a file a clip, in the folders of its input, and manifest.jsonl; clips that are "
+        "finished there already are passed over",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="npy",
+        help='float32 [frames, bins]; safetensors calls it "features" [default: npy]',
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N [default: auto]")
+    parser.add_argument(
+        "--rate",
+        type=_at_least_one,
+        metavar="HZ",
+        help="rate that clips are brought to first [default: 16000, or the kind's own]",
+    )
+    parser.add_argument(
+        "--batch", type=_at_least_one, default=32, metavar="N", help="most clips computed at once [default: 32]"
+    )
+    parser.add_argument(
+        "--workers",
+        type=_at_least_one,
+        default=min(4, os.cpu_count() or 1),
+        metavar="N",
+        help="threads that decode [default: %(default)s]",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="changes",
+        help="change a setting of the kind, such as bins=40; can be repeated; an unknown name lists what there is",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=_at_least_one,
+        default=3600,
+        metavar="S",
+        help="longer clips are refused [default: %(default)s]",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when every clip has its file, 1 when any failed."""
+    device = devices.choose(options.device)
+    extractor = _extractor(options)
+    found = find_clips(options.inputs, options.out)
+    manifest = FeatureManifest(options.out, _fingerprint(extractor, options.format))
+    items = manifest.named(found, f".{options.format}")
+    todo = [item for item in items if not manifest.is_finished(item)]
+    if len(todo) < len(items) and not options.json:
+        print(f"{len(items) - len(todo)} of {len(items)} clips are finished already", file=sys.stderr)
+    work = _Work(options, extractor, manifest, len(todo))
+    try:
+        if todo:
+            work.run(todo, device.name)
+    finally:
+        manifest.finish(items)
+    return _report(options, work, manifest, len(items), device)
+
+
+def _report(options: argparse.Namespace, work: _Work, manifest: FeatureManifest, clips: int,
+            device: devices.Device) -> int:  # fmt: skip
+    if options.json:
+        print_json({
+            "kind": options.kind, "clips": clips, "done": work.done, "skipped": clips - work.done - work.failed,
+            "failed": work.failed, "audio_s": round(work.audio_s, 3), "seconds": round(work.seconds, 3),
+            "clips_per_s": round(work.clips_per_s, 1), "device": device.name, "device_reason": device.reason,
+            "manifest": str(manifest.path),
+        })  # fmt: skip
+    else:
+        speed = f", {work.clips_per_s:.0f} clips/s on {device.name}" if work.done else ""
+        print(f"{clips - work.failed} of {clips} clips done, {work.failed} failed{speed}; see {manifest.path}")
+    return 1 if work.failed else 0
+
+
+class _Work:
+    """One run over the clips that are left to do, with its counts."""
+
+    def __init__(self, options: argparse.Namespace, extractor: Extractor, manifest: FeatureManifest, total: int):
+        self._options, self._extractor, self._manifest, self._total = options, extractor, manifest, total
+        self._line = ProgressLine()
+        self._started = time.monotonic()
+        self._shown = 0.0
+        self.done = self.failed = 0
+        self.audio_s = self.seconds = 0.0
+
+    @property
+    def clips_per_s(self) -> float:
+        return self.done / self.seconds if self.seconds else 0.0
+
+    def run(self, todo: Sequence[Item], device: str) -> None:
+        from cosyvoice_app.audio.feature_pipeline import FeaturePipeline
+
+        options = self._options
+        self._started = time.monotonic()
+        try:
+            pipeline = FeaturePipeline(self._extractor, device, decoders=options.workers, max_batch=options.batch,
+                                       queue=2 * options.batch, max_seconds=float(options.max_seconds))  # fmt: skip
+            with pipeline, contextlib.closing(_results(pipeline, todo, most_ahead=9 * options.batch)) as results:
+                for item, future in results:
+                    self._take(item, future)
+        finally:
+            self._line.clear()
+            self.seconds = time.monotonic() - self._started
+
+    def _take(self, item: Item, future: Future[ClipFeatures]) -> None:
+        error = future.exception()
+        if error is None:
+            result = future.result()
+            error = self._write(item, result)
+        if error is None:
+            self.done += 1
+            self.audio_s += result.seconds
+        else:
+            said = error.message if isinstance(error, AppError) else f"{type(error).__name__}: {error}"
+            self._manifest.add(item, {"error": said})
+            self.failed += 1
+            if self.failed <= _FAILURES_SHOWN:
+                self._line.clear()
+                print(f"{item.source}: {said}", file=sys.stderr)
+            if self.failed == _FAILURES_SHOWN:
+                print("more failures are in the manifest only", file=sys.stderr)
+        self._show()
+
+    def _write(self, item: Item, result: ClipFeatures) -> OSError | None:
+        """The file and its line. An error that other files won't have is returned; a full disk ends the run."""
+        metadata = {"kind": self._extractor.kind, "rate_hz": str(result.rate_hz),
+                    "shift_samples": str(self._extractor.shift_samples)}  # fmt: skip
+        data = packed(result.values, self._options.format, metadata)
+        path = self._options.out / item.output
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, data)
+        except OSError as error:
+            if error.errno in _DISK_TROUBLE:
+                raise AppError(f"{path} can't be written: {error.strerror}. The same command goes on from here when "
+                               "there is room.") from error  # fmt: skip
+            return error
+        self._manifest.add(item, {"frames": result.frames, "bins": result.values.shape[1], "rate_hz": result.rate_hz,
+                                  "duration_s": round(result.seconds, 6), "bytes": len(data)})  # fmt: skip
+        return None
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now - self._shown < 0.1:
+            return
+        self._shown = now
+        count = self.done + self.failed
+        per_s = count / max(1e-9, now - self._started)
+        left_s = (self._total - count) / per_s
+        self._line.show(f"{count}/{self._total} clips, {per_s:.0f}/s, {left_s:.0f} s left, {self.failed} failed")
+
+
+def _results(pipeline: FeaturePipeline, todo: Sequence[Item], most_ahead: int) -> Generator[Done, None, None]:
+    """Each item with its finished future, as they finish. `most_ahead` bounds the results that wait to be taken."""
+    finished: queue.SimpleQueue[Done | BaseException] = queue.SimpleQueue()
+    room = threading.Semaphore(most_ahead)
+    stopping = threading.Event()
+
+    def feed() -> None:
+        try:
+            for item in todo:
+                room.acquire()
+                if stopping.is_set():
+                    return
+                future = pipeline.submit(item.source)
+                future.add_done_callback(lambda done, item=item: finished.put((item, done)))  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001 - raised where the results are taken
+            finished.put(error)
+
+    feeder = threading.Thread(target=feed, name="features-feed", daemon=True)
+    feeder.start()
+    try:
+        for _ in todo:
+            result = _next(finished)
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+            room.release()
+    finally:
+        stopping.set()
+        room.release()
+        # A submit that waits is woken by this; after a complete run nothing is left to cancel.
+        pipeline.close(drain=False)
+        feeder.join()
+
+
+def _next(finished: queue.SimpleQueue[Done | BaseException]) -> Done | BaseException:
+    while True:
+        try:
+            # Not for ever: on Windows Ctrl-C isn't noticed inside an endless wait.
+            return finished.get(timeout=0.5)
+        except queue.Empty:
+            continue
+
+
+def _extractor(options: argparse.Namespace) -> Extractor:
+    """Raises ConfigError for settings that don't exist or can't be."""
+    from cosyvoice_app.audio.features import extractor_for
+
+    changes: dict[str, Any] = {}
+    for change in options.changes:
+        name, equals, value = change.partition("=")
+        name = name.strip().replace("-", "_")
+        if not name or not equals:
+            raise ConfigError(f"--set {change!r} is not of the form name=value.", param="set")
+        changes[name] = _value(value)
+    try:
+        defaults = extractor_for(options.kind, options.rate).config
+        for name, value in changes.items():
+            if hasattr(defaults, name):
+                _check_type(name, value, getattr(defaults, name))
+        return extractor_for(options.kind, options.rate, **changes)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"These settings don't go together: {error}.", param="set") from error
+
+
+def _value(text: str) -> Any:
+    """JSON's numbers, true, false and null; anything else is a word."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    """A setting has the type of its default; where the default is none, it is a number or none."""
+    kinds: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole number"), (str, "a word"))
+    kind, wanted = next(((kind, words) for kind, words in kinds if isinstance(default, kind)), (float, "a number"))
+    fits = type(value) is kind or (kind is float and type(value) is int) or (value is None and default is None)
+    if not fits:
+        raise ConfigError(f"--set {name} is {value!r}; it must be {wanted}.", param=name)
+
+
+def _fingerprint(extractor: Extractor, file_format: str) -> str:
+    """Changes with everything that the files depend on but the audio."""
+    facts = {"kind": extractor.kind, "rate_hz": extractor.rate_hz, "config": dataclasses.asdict(extractor.config),
+             "format": file_format, "version": __version__}  # fmt: skip
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
