@@ -207,6 +207,16 @@ def test_half_precision_is_computed_in_full() -> None:
     assert OnlineNorm(WindowNorm(5))(values)[0].dtype == torch.float32
 
 
+@pytest.mark.parametrize("config", ALL, ids=str)
+def test_a_batch_larger_than_the_cache_equals_its_clips(config: NormConfig) -> None:
+    values = torch.randn(3, 400, 80, generator=torch.Generator().manual_seed(17))
+    lengths = torch.tensor([400, 0, 123])
+    out = normalise(values, lengths, config)
+    for i, n in enumerate(lengths.tolist()):
+        assert torch.equal(out[i, :n], normalise(values[i : i + 1, :n], None, config)[0])
+        assert not out[i, n:].any()
+
+
 def test_nothing_in_is_nothing_out() -> None:
     for config in ALL:
         assert normalise(torch.zeros(2, 0, 4), None, config).shape == (2, 0, 4)
