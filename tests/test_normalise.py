@@ -204,7 +204,8 @@ def test_gradients_reach_the_chunks_before_unless_detached() -> None:
 def test_half_precision_is_computed_in_full() -> None:
     values = torch.randn(1, 50, 3).bfloat16()
     assert torch.equal(normalise(values, None, UtteranceNorm()), normalise(values.float(), None, UtteranceNorm()))
-    assert OnlineNorm(WindowNorm(5))(values)[0].dtype == torch.float32
+    for config in ONLINE:
+        assert OnlineNorm(config)(values)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("config", ALL, ids=str)
@@ -262,6 +263,8 @@ def test_wrong_calls_are_refused_by_name() -> None:
     _, state = OnlineNorm(WindowNorm(5))(torch.zeros(2, 4, 3))
     with pytest.raises(BadInput, match="2 clips with 3 bins"):
         OnlineNorm(WindowNorm(5))(torch.zeros(1, 4, 3), None, state)
+    with pytest.raises(BadInput, match="was begun with WindowNorm.frames=5"):
+        OnlineNorm(WindowNorm(6))(torch.zeros(2, 4, 3), None, state)
 
 
 @pytest.mark.gpu
