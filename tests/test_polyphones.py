@@ -18,10 +18,11 @@ import pytest
 
 from cosyvoice_app import assets
 from cosyvoice_app.engines.lite import g2p_pinyin, g2p_zh, g2p_zh_context
+from cosyvoice_app.engines.lite.g2p_zh import SETTLED
 from cosyvoice_app.engines.lite.g2p_zh_read import readings
-from cosyvoice_app.engines.lite.g2p_zh_simplified import SETTLED, simplified
 from cosyvoice_app.engines.lite.polyphones import Polyphones, convert_g2pm
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.text.simplified import simplified
 from cosyvoice_app.types import Pinyin
 
 SENTENCES = Path(__file__).parent / "data" / "mandarin_polyphones.tsv"

@@ -10,7 +10,7 @@ KANA = r"\u3041-\u3096\u30a1-\u30fa\u30fd-\u30ff\u31f0-\u31ff\uff66-\uff9d"
 HANGUL = r"\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
 LATIN = r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
 
-_HAN, _KANA, _HANGUL, _LATIN = (re.compile(f"[{r}]") for r in (HAN, KANA, HANGUL, LATIN))
+_HAN, _LATIN = (re.compile(f"[{r}]") for r in (HAN, LATIN))
 
 
 def words(listed: str) -> tuple[str, ...]:
@@ -24,14 +24,6 @@ def is_han(char: str) -> bool:
 
 def is_latin(char: str) -> bool:
     return bool(_LATIN.match(char))
-
-
-def is_kana(char: str) -> bool:
-    return bool(_KANA.match(char))
-
-
-def is_hangul(char: str) -> bool:
-    return bool(_HANGUL.match(char))
 
 
 def is_letter(char: str) -> bool:

@@ -1,14 +1,13 @@
 """Mandarin text -> syllables with their tones as spoken -> Kokoro's symbols.
 
     run of Han characters ──► Simplified copy ──► dictionary readings ──► sandhi ──► symbols
-                              (g2p_zh_simplified)  (g2p_zh_read)          (g2p_zh_sandhi)
+                              (text/simplified)    (g2p_zh_read)          (g2p_zh_sandhi)
 
 Syllables the user spelled keep their tone exactly; the ones beside them follow it.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from pypinyin.constants import PINYIN_DICT
@@ -16,9 +15,9 @@ from pypinyin.constants import PINYIN_DICT
 from cosyvoice_app.engines.lite import g2p_pinyin
 from cosyvoice_app.engines.lite.g2p_zh_read import readings
 from cosyvoice_app.engines.lite.g2p_zh_sandhi import Syllable, as_spoken
-from cosyvoice_app.engines.lite.g2p_zh_simplified import SETTLED, simplified
 from cosyvoice_app.engines.lite.polyphones import Polyphones
 from cosyvoice_app.text.pinyin import split_tone
+from cosyvoice_app.text.simplified import simplified
 from cosyvoice_app.types import Pinyin
 
 
@@ -30,6 +29,12 @@ class Spoken:
     symbols: str
 
 
+SETTLED = {
+    "髮": "fa4", "發": "fa1", "乾": "gan1", "幹": "gan4", "隻": "zhi1", "儘": "jin3", "捲": "juan3",
+    "捨": "she3", "鬥": "dou4", "佔": "zhan4", "係": "xi4", "瞭": "liao3", "徵": "zheng1", "鍾": "zhong1",
+    "穀": "gu3", "纔": "cai2", "嚮": "xiang4", "誌": "zhi4", "傢": "jia1",
+}  # fmt: skip
+"""Traditional characters that say which reading of their Simplified form is meant."""
 _SPELLED = "□"
 """Stands for a syllable the user spelled, where the network looks at a sentence."""
 
@@ -115,5 +120,3 @@ def _spoken(syllables: list[Syllable]) -> list[Spoken]:
         current = s.word
     return out
 
-
-HAN_RUN = re.compile(r"[\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]+")

@@ -18,14 +18,6 @@ _OURS = {
 _ZHE = re.compile(r"(?<![显顯名原专專编編论論土巨卓昭遗遺拙合所译譯主])著(?![名作者述称稱录錄译譯]|有|书立说|書立說)")
 """著 where it stands for 着, as in Taiwan; the other one is zhu4."""
 
-SETTLED = {
-    "髮": "fa4", "發": "fa1", "乾": "gan1", "幹": "gan4", "隻": "zhi1", "儘": "jin3", "捲": "juan3",
-    "捨": "she3", "鬥": "dou4", "佔": "zhan4", "係": "xi4", "瞭": "liao3", "徵": "zheng1", "鍾": "zhong1",
-    "穀": "gu3", "纔": "cai2", "嚮": "xiang4", "誌": "zhi4", "傢": "jia1",
-}  # fmt: skip
-"""Traditional characters that say which reading of their Simplified form is meant."""
-
-
 @lru_cache(maxsize=1)
 def _tables() -> tuple[dict[str, str], dict[str, str], int]:
     """Characters, phrases, length of the longest phrase."""
@@ -61,3 +53,54 @@ def simplified(text: str) -> str:
         else:
             out, at = out + chars.get(text[at], text[at]), at + 1
     return out
+
+
+@lru_cache(maxsize=1)
+def _written_as() -> dict[str, str]:
+    """Simplified character -> every other way to write it."""
+    out: dict[str, str] = {}
+    for other, char in _tables()[0].items():
+        out[char] = out.get(char, "") + other
+    return out
+
+
+def both(pattern: str) -> str:
+    """A regular expression in Simplified characters, made to match their Traditional forms too.
+
+    Characters inside a class get their forms beside them, others become a class. Ranges between Han stay as they are.
+
+    >>> import re
+    >>> bool(re.fullmatch(both("电话[号码]?[^个]"), "電話號條")), bool(re.fullmatch(both("[^个]"), "個"))
+    (True, False)
+    """
+    forms = _written_as()
+    out: list[str] = []
+    in_class = False
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            out.append(pattern[at : at + 2])
+            at += 2
+            continue
+        if in_class and pattern[at + 1 : at + 2] == "-" and pattern[at + 2 : at + 3] not in ("", "]"):
+            out.append(pattern[at : at + 3])  # a range
+            at += 3
+            continue
+        if char == "[" and not in_class:
+            in_class = True
+            out.append(char)
+            at += 1
+            if pattern[at : at + 1] == "^":
+                out.append("^")
+                at += 1
+            if pattern[at : at + 1] == "]":
+                out.append("]")
+                at += 1
+            continue
+        if char == "]" and in_class:
+            in_class = False
+        others = forms.get(char, "")
+        out.append(char + others if in_class or not others else f"[{char}{others}]")
+        at += 1
+    return "".join(out)
