@@ -22,11 +22,12 @@ from cosyvoice_app.engines.lite.g2p_zh import SETTLED
 from cosyvoice_app.engines.lite.g2p_zh_read import readings
 from cosyvoice_app.engines.lite.polyphones import Polyphones, convert_g2pm
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.text.chars import HAN as HAN_CHARS
 from cosyvoice_app.text.simplified import simplified
 from cosyvoice_app.types import Pinyin
 
 SENTENCES = Path(__file__).parent / "data" / "mandarin_polyphones.tsv"
-HAN = g2p_zh.HAN_RUN
+HAN = re.compile(f"[{HAN_CHARS}]+")
 
 
 def sentences() -> list[tuple[str, str, dict[int, str]]]:
