@@ -180,3 +180,25 @@ def test_two_hundred_characters_take_milliseconds(g2p: LiteG2P) -> None:
 def test_more_than_one_pass_can_hold_is_refused_with_the_measure(g2p: LiteG2P) -> None:
     with pytest.raises(TextError, match=f"without a place to pause; {MAX_SYMBOLS} fit"):
         said(g2p, "w" * 140)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "spelled"),
+    [
+        ("The IT guy left.", "IT", True),
+        ("IT行业", "IT", True),
+        ("Go to the US now.", "US", True),
+        ("The WHO said so.", "WHO", True),
+        ("Show your ID card.", "ID", True),
+        ("我们AA制", "AA", True),
+        ("Give it to us.", "us", False),
+        ("WHO DID IT AND WHY", "IT", False),
+    ],
+)
+def test_initials_that_are_also_words_are_spelled_unless_shouted(
+    g2p: LiteG2P, text: str, word: str, spelled: bool
+) -> None:
+    (segment,) = prepare(text).segments
+    phonemes = g2p(segment)
+    said = {surface: phonemes.symbols[start:end] for surface, start, end in phonemes.words}
+    assert (said[word] == g2p._english.letters(word.upper())) is spelled

@@ -354,3 +354,22 @@ def test_a_sentence_costs_little(network: Polyphones) -> None:
         network.read(text, range(len(text)))
         took.append(time.perf_counter() - start)
     assert min(took) < 0.004
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reading"),
+    [
+        ("水分子由两个氢原子组成。", 1, "fen1"),
+        ("空气里的分子", 4, "fen1"),
+        ("他是知识分子。", 4, "fen4"),
+        ("诶，你来啦？", 0, "ei1"),
+        ("请大夫看看", 2, "fu5"),
+        ("士大夫的趣味", 1, "da4"),
+        ("薄荷糖", 1, "he5"),
+        ("解先生来了", 0, "xie4"),
+        ("他解先生的围", 1, "jie3"),
+    ],
+)
+def test_readings_that_listeners_missed(text: str, place: int, reading: str) -> None:
+    run = "".join(HAN.findall(text))
+    assert readings(run)[0][place] == reading

@@ -33,7 +33,7 @@ _EMPHASISED = frozenset(
         "UP ON IF OR"
     )
 )
-_SPELLED = frozenset(words("US IT WHO PM TV PC ID UK EU UN HR PR CV DJ MC VIP CEO ATM FAQ USA DIY"))
+_SPELLED = frozenset(words("US IT WHO PM TV PC ID UK EU UN HR PR CV DJ MC VIP CEO ATM FAQ USA DIY AA"))
 _MAX_GUESSED = 24
 _NOUN_BEFORE = frozenset(
     words("a an the my your his her its our their this that these those some any no of in with for by")
@@ -130,7 +130,8 @@ class EnglishLexicon:
         """From the lexicons, as written or in lower case, whole or by its ending; initials spelled."""
         if len(written) == 1:
             return _restress(self._letter(written), stress) or None
-        if written.isupper() and written not in self._gold and self._is_initials(written):
+        initials = written in _SPELLED and not _shouted(context)
+        if initials or (written.isupper() and written not in self._gold and self._is_initials(written)):
             return self.letters(written) or None
         lower = written.lower()
         if lower in heteronyms().readings:
@@ -292,6 +293,12 @@ def _tags(context: Context) -> tuple[str, ...]:
     if context.previous in _NOUN_BEFORE:
         return ("NN", "NOUN")
     return ()
+
+
+def _shouted(context: Context) -> bool:
+    """Whether a word beside is in capitals too and no initials: DO IT NOW."""
+    beside = context.sentence[max(0, context.at - 1) : context.at] + context.sentence[context.at + 1 : context.at + 2]
+    return any(len(word) > 1 and word.isalpha() and word.isupper() and word not in _SPELLED for word in beside)
 
 
 def _looks_like_word(letters: str) -> bool:
