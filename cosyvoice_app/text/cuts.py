@@ -31,8 +31,12 @@ _ONES = (
     "eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|trillion|"
     "point|minus|oh"
 )
+_NUMERALS = "负零〇一二三四五六七八九十百千万亿点两幺"
+_UNITS = "年月日号时分秒点度元角块个次人米克升页层楼室岁折倍号会"
 _NUMBER = re.compile(
-    rf"[负零〇一二三四五六七八九十百千万亿点两幺]{{2,}}|\b(?:{_ONES})(?:[ -](?:{_ONES}))+\b", re.IGNORECASE
+    rf"[{_NUMERALS}]+(?:[{_UNITS}][{_NUMERALS}]+)*[{_UNITS}]?|[{_NUMERALS}](?:、[{_NUMERALS}])+[{_UNITS}]?"
+    rf"|\b(?:{_ONES})(?:,? ?-?(?:{_ONES}))+\b(?: (?:dollars?|cents?|percent|degrees?|pounds?|euros?|o'clock)\b)?",
+    re.IGNORECASE,
 )
 _WORD_END = re.compile(rf"[^\s{HAN}{_TAG}]+\s*|[{HAN}]+[^\w\s{_TAG}]*\s*|{_TAG}\s*|\s+")
 
@@ -47,7 +51,8 @@ def sentences(pieces: list[Piece]) -> list[list[Piece]]:
 def clauses(pieces: list[Piece]) -> list[list[Piece]]:
     """`pieces` cut after every comma, colon or dash."""
     text = _joined(pieces)
-    return _join_unspoken(_cut(pieces, _outside((m.end() for m in _CLAUSE_END.finditer(text)), _QUOTED, text)))
+    ends = _outside((m.end() for m in _CLAUSE_END.finditer(text)), _QUOTED, text)
+    return _join_unspoken(_cut(pieces, _outside(ends, _NUMBER, text)))
 
 
 def words(pieces: list[Piece], *, keep_quotes: bool = True) -> list[list[Piece]]:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from cosyvoice_app.text import cuts
+from cosyvoice_app.text.chars import has_speech
 from cosyvoice_app.text.cuts import has_content, merge, sentences
 from cosyvoice_app.text.sizes import CAPITAL_SOUNDS, Size, size_in
 from cosyvoice_app.text.tags import MAX_PAUSE_MS
@@ -62,19 +63,20 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
     """Pieces between line breaks and asked-for pauses, each with the pause after it."""
     blocks: list[tuple[list[Piece], int]] = []
     current: list[Piece] = []
+    spoken = False  # whether `current` holds anything to say
 
     def close(ms: int) -> None:
-        nonlocal current
-        if has_content(current):
+        nonlocal current, spoken
+        if spoken:
             blocks.append((current, ms))
-            current = []
+            current, spoken = [], False
         elif blocks:
             blocks[-1] = (blocks[-1][0], max(blocks[-1][1], ms))
 
     asked_ms = 0
     for piece in pieces:
         if isinstance(piece, Pause):
-            if has_content(current) or not blocks:
+            if spoken or not blocks:
                 close(piece.ms)
                 asked_ms = piece.ms
             else:
@@ -83,6 +85,7 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
             continue
         if not isinstance(piece, Text):
             current.append(piece)
+            spoken = spoken or has_content([piece])
             asked_ms = 0
             continue
         for text in re.split(r"(\n+)", piece.text):
@@ -90,8 +93,9 @@ def _blocks(pieces: tuple[Piece, ...]) -> list[tuple[list[Piece], int]]:
                 close(PAUSE_LINE_MS if len(text) == 1 else PAUSE_PARAGRAPH_MS)
             elif text:
                 current.append(Text(text, piece.language))
+                spoken = spoken or has_speech(text)
                 asked_ms = asked_ms if text.isspace() else 0
-    if has_content(current):
+    if spoken:
         blocks.append((current, 0))
     elif current and blocks:
         blocks[-1] = (blocks[-1][0] + current, blocks[-1][1])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from cosyvoice_app.text import arpabet, pinyin
-from cosyvoice_app.text.chars import LATIN, words
+from cosyvoice_app.text.chars import LATIN, is_han, words
 from cosyvoice_app.types import Arpabet, Event, Pause, Piece, Pinyin, Text
 
 POINT_EVENTS: tuple[str, ...] = words(
@@ -34,11 +34,15 @@ Raw = str | Pinyin | Arpabet | Event | Pause
 _CONTROL = re.compile(r"<\|[^<>\n]*?\|>")
 _BRACKET = re.compile(r"\[([^\[\]\n]{0,40})\]")
 _NESTED = re.compile(r"\[[^\[\]\n]{0,20}\[[^\[\]\n]{0,20}\][^\[\]\n]{0,20}\]")
-_SPAN = re.compile("|".join(re.escape(s) for s in SPAN_EVENTS))
-_BREAK = re.compile(r"<break(?:\s+time\s*=\s*[\"']?([^\"'<>/]{1,12})[\"']?)?\s*/?>", re.IGNORECASE)
-_PAUSE = re.compile(r"(?:pause\s*:?\s*)?(\d{1,4}(?:\.\d{1,3})?)\s*(ms|s)|pause", re.IGNORECASE)
+_SPAN = re.compile("|".join(re.escape(s) for s in SPAN_EVENTS), re.IGNORECASE)
+_VALUE = r"\s*=\s*[\"']?([^\"'<>/\s]{1,12})[\"']?"
+_BREAK = re.compile(rf"<break(?:\s+(?:time{_VALUE}|(?!time)\w+{_VALUE}))*\s*/?>", re.IGNORECASE)
+_PAUSE = re.compile(
+    r"(?:(?:pause|停[顿頓])\s*:?\s*)?(\d{1,4}(?:\.\d{1,3})?|\.\d{1,3})\s*(ms|s|sec(?:ond)?s?|毫秒|秒)|pause|停[顿頓]",
+    re.IGNORECASE,
+)
 _TAG_LIKE = re.compile(
-    rf"[{LATIN}\u0300-\u036f][{LATIN}\u0300-\u036f0-9:_-]{{0,15}}|pause\b.*|\d+(?:\.\d+)?\s*[A-Za-z]*s|", re.IGNORECASE
+    rf"[{LATIN}\u0300-\u036f][{LATIN}\u0300-\u036f0-9:_-]{{0,15}}|pause\b.*|\d*(?:\.\d+)?\s*[A-Za-z]*s|", re.IGNORECASE
 )
 _TONED_TAIL = re.compile(r"[a-zA-Zü]{0,3}[āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ][a-zA-Zü]{0,3}[0-9]?(?![A-Za-z])")
 _WORD_END = re.compile(r"[A-Za-z0-9_)]")
@@ -138,7 +142,7 @@ class _Parser:
 
     def _span(self, match: re.Match[str], before: str) -> int:
         self._plain(before)
-        name = match[0]
+        name = match[0].lower()
         if not name.startswith("</"):
             self.open_spans.append(name)
         elif name.replace("/", "") in self.open_spans:
@@ -166,9 +170,14 @@ class _Parser:
             run.append(match)
             end = match.end()
         names = [match[1] for match in run]
-        i = 0
+        i, after_word = 0, at > 0 and bool(_WORD_END.match(text[at - 1]))
+        if len(names) == 1 and names[0].isascii() and pinyin.is_final(names[0]) and not _beside_mandarin(text, at, end):
+            after_word = True  # (see [a] and [e]): no syllable among English words
         while i < len(names):
-            i += self._one_tag(names, i, after_word=i == 0 and at > 0 and bool(_WORD_END.match(text[at - 1])))
+            tags = len(self.parts), len(self.warnings)
+            i += self._one_tag(names, i, after_word)
+            # data[row][col]: what stands behind an index is one too.
+            after_word = after_word and isinstance(self.parts[-1], str) and tags[1] == len(self.warnings)
         tail = run[-1].end()
         rejected = self.warnings and self.warnings[-1].startswith(f'"{run[-1][0]}"')
         if rejected and (toned := _TONED_TAIL.match(text, tail)):
@@ -202,7 +211,7 @@ class _Parser:
     def _pause(self, match: re.Match[str]) -> None:
         ms = DEFAULT_PAUSE_MS
         if match[1]:
-            ms = round(float(match[1]) * (1000 if match[2].lower() == "s" else 1))
+            ms = round(float(match[1]) * (1 if match[2].lower() in ("ms", "毫秒") else 1000))
         if ms > MAX_PAUSE_MS:
             self.warnings.append(
                 f'"[{match[0]}]" is longer than the longest pause, {MAX_PAUSE_MS // 1000} s; that was used.'
@@ -212,6 +221,12 @@ class _Parser:
     def _reject(self, quoted: str, end: int, why: str = "is not a tag this app knows") -> int:
         self.warnings.append(f'"{quoted}" {why}; it was not spoken.')
         return end
+
+
+def _beside_mandarin(text: str, start: int, end: int) -> bool:
+    """Whether Han or a tag is the nearest thing on either side, or nothing at all stands there."""
+    left, right = text[:start].rstrip()[-1:], text[end : end + 8].lstrip()[:1]
+    return not (left or right) or any(side and (is_han(side) or side in "[]") for side in (left, right))
 
 
 def _spelled(names: list[str], i: int, after_word: bool) -> tuple[tuple[Pinyin | Arpabet, ...] | None, int]:
