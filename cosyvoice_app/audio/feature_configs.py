@@ -175,7 +175,10 @@ def bound(config: Config, rate_hz: int) -> tuple[Framing, Spectral]:
         framing = Framing.centred(frame, shift, config.pad, n_fft) if config.centre else Framing(frame, shift)
         bank = MelBank(config.mels, n_fft, rate_hz, config.low_hz, config.high_hz or rate_hz / 2, config.scale,
                    config.slaney_norm)  # fmt: skip
-        return framing, Spectral(frame, n_fft, config.window, True, bank, config.floor, log="db", power=config.power)
+        # A floor that the clip's maximum sets comes between the logarithm and the cosines.
+        cepstra = (config.coefficients, config.lifter) if config.top_db is None else None
+        return framing, Spectral(frame, n_fft, config.window, True, bank, config.floor, log="log10", power=config.power,
+                                 cepstra=cepstra)  # fmt: skip
     if isinstance(config, WhisperMelConfig):
         # The reference drops the last frame of a centred transform; less padding on the right does the same.
         bank = MelBank(config.bins, 400, rate_hz, 0.0, rate_hz / 2, "slaney", True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -48,8 +49,8 @@ from cosyvoice_app.audio.mel import MelScale, dct_matrix, mel_filters
 from cosyvoice_app.audio.spectral import (
     Spectral,
     cepstra_rows,
+    feature_rows,
     in_blocks,
-    log_mel_rows,
     magnitude_spectrum,
     power_spectrum,
     through_blocks,
@@ -117,9 +118,9 @@ class Extractor:
         Without gradients on the CPU, where a row's bits don't depend on the others.
         """
         if frames.device.type != "cpu":
-            return self._after(log_mel_rows(frames, self._spectral))
+            return feature_rows(frames, self._spectral)
         values = frames.new_empty(len(frames), self.bins)
-        through_blocks([(frames, 0)], self._spectral, self._after, values)
+        through_blocks([(frames, 0)], self._spectral, values)
         return values
 
     def __call__(self, samples: Tensor, lengths: Tensor | None = None, *, check: bool = True) -> Features:
@@ -133,7 +134,7 @@ class Extractor:
             refuse_not_finite(samples, lengths)
         own = checked_lengths(samples, lengths)
         counts = self.framing.frame_counts(own)
-        with torch.autocast(samples.device.type, enabled=False):
+        with _full_precision(samples.device.type):
             if samples.device.type == "cpu" and not (samples.requires_grad and torch.is_grad_enabled()):
                 values = self._packed(samples, own.tolist())
             else:
@@ -145,12 +146,14 @@ class Extractor:
         return Features(values, counts)
 
     def _packed(self, samples: Tensor, lengths: list[int]) -> Tensor:
-        """`_after` of the clips' own frames alone, zeros after them [B, frames, columns]."""
+        """What `_spectral` makes of the clips' own frames alone, zeros after them [B, frames, columns]."""
         counts = [self.framing.frames(length) for length in lengths]
-        longest, columns = max(counts, default=0), self._spectral.bank.bins if self.needs_whole_clip else self.bins
-        alike = len(set(lengths)) == 1
-        values = (samples.new_empty if alike else samples.new_zeros)(len(samples), longest, columns)
-        through_blocks(self._runs(samples, lengths, longest), self._spectral, self._after, values.view(-1, columns))
+        longest, columns = max(counts, default=0), self._spectral.columns
+        if not longest:
+            return samples.new_zeros(len(samples), 0, self.bins)
+        new = samples.new_empty if len(set(lengths)) == 1 else samples.new_zeros
+        values = new(len(samples), longest, columns)
+        through_blocks(self._runs(samples, lengths, longest), self._spectral, values.view(-1, columns))
         return values
 
     def _runs(self, samples: Tensor, lengths: list[int], longest: int) -> Iterator[tuple[Tensor, int]]:
@@ -163,18 +166,12 @@ class Extractor:
                 row += run.shape[1]
 
     def _padded(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
-        """`_after` of all frames of all clips, padded to the longest [B, frames, columns]."""
+        """What `_spectral` makes of all frames of all clips, padded to the longest [B, frames, columns]."""
         frames = padded_frames(samples, lengths, self.framing)
-        rows = in_blocks(lambda block: self._after(log_mel_rows(block, self._spectral)), frames.flatten(0, 1))
+        if not frames.shape[1]:
+            return samples.new_zeros(len(samples), 0, self.bins)
+        rows = in_blocks(lambda block: feature_rows(block, self._spectral), frames.flatten(0, 1))
         return rows.view(len(samples), frames.shape[1], rows.shape[1])
-
-    def _after(self, log_mel: Tensor) -> Tensor:
-        """What follows the logarithm for a frame by itself."""
-        return self._cepstra(log_mel) if isinstance(self.config, MfccConfig) and not self.needs_whole_clip else log_mel
-
-    def _cepstra(self, log_mel: Tensor) -> Tensor:
-        assert isinstance(self.config, MfccConfig)
-        return cepstra_rows(log_mel, self.config.coefficients, self.config.lifter)
 
     def _floored(self, log_mel: Tensor, lengths: Tensor) -> Tensor:
         """What follows where a clip's own maximum sets the floor: log mel [B, frames, bins] -> [B, frames, bins]."""
@@ -182,8 +179,11 @@ class Extractor:
         loudest = log_mel.masked_fill(others, -torch.inf).amax(dim=(1, 2), keepdim=True)
         if not isinstance(self.config, MfccConfig):
             return (torch.maximum(log_mel, loudest - 8.0) + 4.0) / 4.0
-        floored = torch.maximum(log_mel, loudest - (self.config.top_db or 0.0))
-        return in_blocks(self._cepstra, floored.flatten(0, 1)).view(*floored.shape[:2], self.bins)
+        config = self.config
+        floored = torch.maximum(log_mel, loudest - (config.top_db or 0.0) / 10.0)
+        return in_blocks(
+            lambda block: cepstra_rows(block, config.coefficients, config.lifter), floored.flatten(0, 1)
+        ).view(*floored.shape[:2], self.bins)
 
 
 _CONFIGS: dict[str, type[MfccConfig | FbankConfig | LogMelConfig | WhisperMelConfig | Mel24kConfig]] = {
@@ -278,6 +278,10 @@ def deltas(features: Features, reach: int = 2) -> Features:
         slope = slope + step * (after - before)
     slope = slope / (2 * sum(step * step for step in range(1, reach + 1)))
     return Features(slope * frame_mask(lengths, frames)[..., None], lengths)
+
+
+def _full_precision(device: str) -> AbstractContextManager[object]:
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _widened(samples: Tensor) -> Tensor:

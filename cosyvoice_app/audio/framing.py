@@ -187,7 +187,7 @@ def runs_of(clips: Tensor, framing: Framing) -> list[Tensor]:
         return []
     head = max(0, -(-left // shift))
     """Frames that begin before the clip."""
-    inside = max(0, (n + left - frame) // shift + 1) - head
+    inside = min(max(0, (n + left - frame) // shift + 1), count) - head
     """Frames that lie within it."""
     beyond = (count - 1) * shift - left + frame - n
     """Samples that the last frame needs after it."""

@@ -76,18 +76,21 @@ def mel_filters(
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)
-def dct_matrix(bins: int, coefficients: int, lifter: int, device: str, dtype: torch.dtype) -> Tensor:
+def dct_matrix(
+    bins: int, coefficients: int, lifter: int, device: str, dtype: torch.dtype, scale: float = 1.0
+) -> Tensor:
     """DCT-II with orthonormal scaling [bins, coefficients]: cepstra are `log_mel @ dct_matrix(...)`.
 
     A `lifter` L above 0 multiplies coefficient k by 1 + L/2 sin(pi (k + 1) / L), which brings the higher coefficients
-    up to the size of the lower ones (librosa's and HTK's curve, though HTK starts it at k, not k + 1).
+    up to the size of the lower ones (librosa's and HTK's curve, though HTK starts it at k, not k + 1). `scale` is for
+    them all.
     """
     n, k = torch.arange(bins, dtype=torch.float64), torch.arange(coefficients, dtype=torch.float64)
     cosines = torch.cos(math.pi / bins * (n[:, None] + 0.5) * k) * math.sqrt(2.0 / bins)
     cosines[:, 0] = 1.0 / math.sqrt(bins)
     if lifter > 0:
         cosines = cosines * (1.0 + lifter / 2.0 * torch.sin(math.pi * (k + 1.0) / lifter))
-    return cosines.to(device, dtype)
+    return (scale * cosines).to(device, dtype)
 
 
 # Slaney: linear below 1 kHz (3 mel per 200 Hz), logarithmic above (27 mel per factor of 6.4).

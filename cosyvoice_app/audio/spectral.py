@@ -8,6 +8,7 @@ number of threads leave no trace.)
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -41,11 +42,17 @@ class Spectral:
     bank: MelBank
     floor: float
     floor_mode: Literal["add", "clamp"] = "clamp"
-    log: Literal["ln", "log10", "db"] = "ln"
+    log: Literal["ln", "log10"] = "ln"
     power: Literal[1, 2] = 2
     root_floor: float = 0.0
     preemphasis: float = 0.0
     remove_dc: bool = False
+    cepstra: tuple[int, int] | None = None
+    """How many coefficients of which `lifter` follow the logarithm (log10); None: it is the end."""
+
+    @property
+    def columns(self) -> int:
+        return self.cepstra[0] if self.cepstra else self.bank.bins
 
 
 def power_spectrum(frames: Tensor, n_fft: int) -> Tensor:
@@ -58,22 +65,34 @@ def magnitude_spectrum(frames: Tensor, n_fft: int) -> Tensor:
     return power_spectrum(frames, n_fft).clamp_min(_TINY_POWER).sqrt()
 
 
-def log_mel_rows(frames: Tensor, spec: Spectral) -> Tensor:
-    """Frames [N, frame] -> log mel energies [N, bins], for gradients and for devices that want all rows at once."""
+def feature_rows(frames: Tensor, spec: Spectral) -> Tensor:
+    """Frames [N, frame] -> [N, columns], for gradients and for devices that want all rows at once."""
     if spec.remove_dc:
         frames = frames - frames.mean(dim=-1, keepdim=True)
     if spec.preemphasis:
         # The sample before the first is taken to be the first.
         frames = frames - torch.cat([frames[:, :1], frames[:, :-1]], dim=-1) * spec.preemphasis
     squares = _squares(F.pad(frames * _window(spec, frames), (0, spec.n_fft - spec.frame)), spec)
-    return _logarithm(
+    log_mel = _logarithm(
         torch.cat([squares[:, low:high] @ filters for low, high, filters in _bands(spec, frames)], 1), spec
     )
 
+    return log_mel if spec.cepstra is None else cepstra_rows(log_mel, *spec.cepstra)
 
-def cepstra_rows(log_mel: Tensor, coefficients: int, lifter: int) -> Tensor:
-    """Log mel energies [N, bins] -> [N, coefficients]."""
-    return log_mel @ dct_matrix(log_mel.shape[1], coefficients, lifter, str(log_mel.device), log_mel.dtype)
+
+def cepstra_rows(log_mel: Tensor, coefficients: int, lifter: int, out: Tensor | None = None) -> Tensor:
+    """log10 of mel energies [N, bins] -> cepstra of their decibels [N, coefficients]. With `out`, uses up `log_mel`.
+
+    The mean, which only the first coefficient holds, goes around the product: beside 100 dB of it the others' last
+    digits would be lost in float32.
+    """
+    bins = log_mel.shape[1]
+    cosines = dct_matrix(bins, coefficients, lifter, str(log_mel.device), log_mel.dtype, scale=10.0)
+    mean = log_mel.mean(dim=1, keepdim=True)
+    cepstra = torch.mm(torch.sub(log_mel, mean, out=None if out is None else log_mel), cosines, out=out)
+    first = 1.0 + lifter / 2.0 * math.sin(math.pi / lifter) if lifter else 1.0
+    cepstra[:, :1].add_(mean * (10.0 * math.sqrt(bins) * first))
+    return cepstra
 
 
 class _Rooms(threading.local):
@@ -112,6 +131,7 @@ class Block:
         self._mel = like.new_empty(BLOCK_ROWS, spec.bank.bins)
         self._filters, self._mel_bands = _bands(spec, like), torch.split(self._mel, BAND, dim=1)
         self._window = _window(spec, like)
+        self._cepstra = like.new_empty(BLOCK_ROWS, spec.columns) if spec.cepstra else None
         self._raw = like.new_zeros(BLOCK_ROWS, spec.frame) if spec.remove_dc or spec.preemphasis else None
         self._before = torch.empty_like(self._raw) if self._raw is not None else None
 
@@ -122,8 +142,8 @@ class Block:
         else:
             self._raw[at : at + len(frames)] = frames
 
-    def log_mel(self) -> Tensor:
-        """[BLOCK_ROWS, bins], valid until the next call: of what was put in, and of whatever else lies there."""
+    def features(self) -> Tensor:
+        """[BLOCK_ROWS, columns], valid until the next call: of what was put in, and of whatever else lies there."""
         raw, before, spec = self._raw, self._before, self._spec
         if raw is not None and before is not None:
             if spec.remove_dc:
@@ -136,20 +156,17 @@ class Block:
         squares = _squares(self._padded, spec)
         for (low, high, filters), out in zip(self._filters, self._mel_bands, strict=True):
             torch.mm(squares[:, low:high], filters, out=out)
-        return _logarithm(self._mel, spec)
+        log_mel = _logarithm(self._mel, spec)
+        return log_mel if spec.cepstra is None else cepstra_rows(log_mel, *spec.cepstra, out=self._cepstra)
 
 
-def through_blocks(
-    runs: Iterable[tuple[Tensor, int]], spec: Spectral, after: Callable[[Tensor], Tensor], out: Tensor
-) -> None:
-    """Fill `out` [N, columns]: each run is frames [k, frame] and the row of `out` for its first one. `after` makes
-    [rows, columns] of a block's log mel.
-    """
+def through_blocks(runs: Iterable[tuple[Tensor, int]], spec: Spectral, out: Tensor) -> None:
+    """Fill `out` [N, columns]: each run is frames [k, frame] and the row of `out` for its first one."""
     block, filled = _block(spec, out), 0
     places: list[list[int]] = []  # first row of the block, first row of `out`, rows
 
     def flush() -> None:
-        done = after(block.log_mel())
+        done = block.features()
         for at, row, rows in places:
             out[row : row + rows] = done[at : at + rows]
 
@@ -172,7 +189,7 @@ def through_blocks(
 
 def in_blocks(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """`work(rows)` for rows [N, n] that it treats one by one: on the CPU in blocks, elsewhere all at once."""
-    if rows.device.type != "cpu" or not len(rows):
+    if rows.device.type != "cpu":
         return work(rows)
     parts = []
     for block in torch.split(rows, BLOCK_ROWS):
@@ -197,9 +214,7 @@ def _squares(windowed: Tensor, spec: Spectral) -> Tensor:
 def _logarithm(mel: Tensor, spec: Spectral) -> Tensor:
     """In place."""
     mel = mel.add_(spec.floor) if spec.floor_mode == "add" else mel.clamp_min_(spec.floor)
-    if spec.log == "ln":
-        return mel.log_()
-    return mel.log10_() if spec.log == "log10" else mel.log10_().mul_(10.0)
+    return mel.log_() if spec.log == "ln" else mel.log10_()
 
 
 def _bands(spec: Spectral, like: Tensor) -> list[tuple[int, int, Tensor]]:
