@@ -18,14 +18,13 @@ LIST = """
 # names
 行家 = háng jiā
 行家里手 = hang2 jia1 li3 shou3
-花儿 = [h][uār]
+花儿 = huār
 Siobhan = SH IH0 V AO1 N
 Polish = P OW1 L IH0 SH
 polish = P AA1 L IH0 SH
 New Delhi = [N][UW1] [D][EH1][L][IY0]
 GPT-4o = JH IY2 P IY2 T IY1 F AO1 R OW1
 """
-LIST = LIST.replace("花儿 = [h][uār]\n", "花儿 = hua1\n")
 
 
 def said(text: str, words: str = LIST) -> str:
@@ -38,7 +37,10 @@ def said(text: str, words: str = LIST) -> str:
         ("他是行家。", "他是[h][áng][j][iā]。"),
         ("他是行家里手。", "他是[h][áng][j][iā][l][ǐ][sh][ǒu]。"),
         ("他是[x][íng]家。", "他是[x][íng]家。"),
-        ("花儿开了", "[h][uā]开了"),
+        ("花儿开了", "[h][uā]儿开了"),
+        ("花兒開了", "[h][uā]儿開了"),
+        ("行傢，行家", "[h][áng][j][iā]，[h][áng][j][iā]"),
+        ("Ｓｉｏｂｈａｎ left", "[SH][IH0][V][AO1][N] left"),
         ("Siobhan left.", "[SH][IH0][V][AO1][N] left."),
         ("siobhan and Siobhane", "siobhan and Siobhane"),
         ("Siobhan’s cat, Siobhan.", "[SH][IH0][V][AO1][N][Z] cat, [SH][IH0][V][AO1][N]."),
@@ -164,6 +166,9 @@ def test_an_edit_is_used_without_a_restart(file: Path) -> None:
     rewrite(file, '[zh]\n"好" = "hao3"\n')
     assert store.current() == (from_lines("好 = hao3"), ())
     file.unlink()
+    entries, warnings = store.current()
+    assert entries == from_lines("好 = hao3") and "is gone" in warnings[0]
+    file.write_text("", encoding="utf-8")
     assert store.current() == (NONE, ())
 
 
@@ -215,3 +220,26 @@ def test_the_rest_of_the_text_is_as_without_the_list(text: str) -> None:
     for word in ("行家", "重庆", "长"):
         assert word not in out
     assert [c for c in out if c not in "甲applePris "] == [c for c in rest if c not in "applePris "]
+
+
+def test_ones_own_small_word_hides_every_spelling_of_the_servers() -> None:
+    both = from_lines("sql = EH1 S").over(from_lines("SQL = S IY1\nGPU = JH IY1"))
+    assert both == from_lines("sql = EH1 S\nGPU = JH IY1")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("3D = TH R IY1", "13D"),
+        (".NET = D AA1 T", "ASP.NET"),
+        ("AI = EY1", "x@ai.com AI_x"),
+        ("行家 = háng jiā", "www.example.com/行家 和 行家.pdf"),
+    ],
+)
+def test_a_word_never_matches_inside_another(words: str, text: str) -> None:
+    assert "[" not in said(text, words)
+
+
+def test_a_deeply_nested_file_is_an_error_and_not_a_crash() -> None:
+    with pytest.raises(BadInput):
+        from_toml("a=" + "[" * 5000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -126,3 +127,30 @@ def test_sentences(text: str, count: int) -> None:
     limits = SplitLimits(most=20, least=0) if "\n" in text else SplitLimits(most=150, least=0)
     assert len(parts(text, limits)) >= count
     assert len(cuts.sentences(list(prepare(text).segments[0].pieces))) == count or "\n" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("倒计时到十二月三十一日二十三点五十九分五十九秒的时候大家在广场上一起大声地喊。", "二十三点五十九分五十九秒"),
+        ("请大家在七、八月份的时候准时到三千八百零一室来开会，不要再迟到了好吗。", "三千八百零一室"),
+        ("I already paid nineteen ninety-nine dollars for that old thing, my dear friend.", "ninety-nine dollars"),
+        ("Please call us back on five five five, one two three, four five six seven today.", "five five five, one two"),
+    ],
+)
+def test_a_number_stays_with_its_unit(text: str, whole: str) -> None:
+    most = 140 if re.search("[\u4e00-\u9fff]", text) else 60
+    for limits in (SplitLimits(most=most, least=0), SplitLimits(most=24, least=0, unit="tokens")):
+        found = parts(text, limits)
+        assert any(whole in part for part in found), found
+    assert len(parts(text, SplitLimits(most=most, least=0))) > 1
+
+
+def test_time_is_linear_in_lines_without_a_word() -> None:
+    def timed(lines: int) -> float:
+        started = time.perf_counter()
+        prepare("\n-" * lines + "好")
+        return time.perf_counter() - started
+
+    timed(100)
+    assert timed(4_000) < 12 * min(timed(1_000) for _ in range(3)) + 0.05

@@ -227,3 +227,27 @@ def test_the_break_of_speech_markup_is_a_pause(markup: str, ms: int) -> None:
 def test_a_break_without_a_length_is_quoted() -> None:
     made = prepare("好。<break time='soon'/>走。")
     assert any("soon" in warning for warning in made.warnings) and "soon" not in made.segments[0].text
+
+
+@pytest.mark.parametrize(
+    ("typed", "spoken"),
+    [
+        ("matrix[i][j] = data[row][col]", "matrix i j equals data row col"),
+        ("see Fig. [a] and [b1]", "see Fig. a and"),
+        ("他说[a]", "他说[a]"),
+    ],
+)
+def test_an_index_of_an_index_is_text_and_a_letter_among_english_words_no_syllable(typed: str, spoken: str) -> None:
+    assert "".join(s.text for s in prepare(typed).segments) == spoken
+
+
+@pytest.mark.parametrize(
+    ("tag", "ms"),
+    [("[.5s]", 500), ("[pause 0.5 seconds]", 500), ("[停顿 2秒]", 2000), ("[停頓]", 500), ("[300毫秒]", 300)],
+)
+def test_pauses_may_be_written_as_people_write_them(tag: str, ms: int) -> None:
+    assert prepare(f"好。{tag}走。").segments[0].pause_after_ms == ms
+
+
+def test_the_marks_of_an_event_may_be_capitals() -> None:
+    assert prepare("<STRONG>好</STRONG>").segments[0].text == "<strong>好</strong>"

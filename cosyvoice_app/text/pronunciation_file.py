@@ -48,7 +48,8 @@ class PronunciationFile:
 
     def _read(self, seen: tuple[int, int] | None) -> None:
         if seen is None:
-            self._entries, self._trouble = NONE, ""
+            if self._entries:
+                self._trouble = f"{self._path.name} is gone; the words last read from it are still in use."
             return
         try:
             if seen[1] > MAX_BYTES:

@@ -6,8 +6,9 @@
     Siobhan = "SH IH0 V AO1 N"
 
 A reading is tags (`[h][áng]`), syllables with tones (`háng jiā`, `hang2 jia1`) or ARPAbet symbols. Mandarin words match
-wherever they stand, the longest first. English words match whole words; one written with capitals matches that
-spelling only, others any. Tags that stand in the text itself are never touched.
+wherever they stand, in Simplified and Traditional characters alike, the longest first; a last 儿 may go without a
+syllable of its own (花儿 = huār). English words match whole words; one written with capitals matches that spelling
+only, others any. Tags and addresses that stand in the text are never touched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any
 
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.text import arpabet, pinyin
+from cosyvoice_app.text.addresses import ADDRESSES
 from cosyvoice_app.text.chars import has_han, has_latin, is_han, is_latin
+from cosyvoice_app.text.simplified import simplified
 from cosyvoice_app.text.tags import Raw
 from cosyvoice_app.types import Arpabet, Language, Pinyin
 
@@ -34,9 +37,11 @@ MAX_ENTRIES, MAX_WORD_CHARS = 2_000, 40
 _MAX_SHOWN = 8
 _LANGUAGES: tuple[Language, ...] = ("zh", "en")
 _POSSESSIVE = re.compile(r"['’]s\b")
+_PATH = re.compile(r"(?:/[\w.%-]+)+")
 _ADDRESS_BEFORE, _ADDRESS_AFTER = re.compile(r"[\w@./-]$", re.ASCII), re.compile(r"[\w@/]|\.\w", re.ASCII)
 
-Reading = tuple[Pinyin | Arpabet, ...]
+Reading = tuple[Pinyin | Arpabet | str, ...]
+"""Tags, and a 儿 that stays text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,9 @@ class Pronunciations:
         return bool(self.entries)
 
     def over(self, others: Pronunciations) -> Pronunciations:
-        """These entries and, for words that they lack, the others'."""
-        return Pronunciations({**others.entries, **self.entries})
+        """These entries and, for words that they don't match, the others'."""
+        left = {w: r for w, r in others.entries.items() if w not in self.entries and w.lower() not in self.entries}
+        return Pronunciations({**left, **self.entries})
 
     def apply(self, parts: tuple[Raw, ...]) -> tuple[Raw, ...]:
         """Put readings in place of words, in the parts that are plain text."""
@@ -72,6 +78,8 @@ def from_toml(text: str, name: str = "pronunciations.toml") -> Pronunciations:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{name} is not valid TOML: {error}.", param="pronunciations") from None
+    except RecursionError:
+        raise BadInput(f"{name} is nested too deeply; it needs two sections.", param="pronunciations") from None
     wrong: list[str] = []
     pairs: list[tuple[str, str, Language | None]] = []
     for section, words in tables.items():
@@ -120,7 +128,7 @@ def _checked(pairs: list[tuple[str, str, Language | None]], wrong: list[str], na
         try:
             key = _key(word)
             if key in entries:
-                raise ValueError("is there twice")
+                raise ValueError("is there twice, in one spelling or another")
             entries[key] = _reading(word, _tidy(reading), language)
         except ValueError as error:
             wrong.append(f"{word or typed!r} {error}")
@@ -143,12 +151,22 @@ def _key(word: str) -> str:
         raise ValueError(f"is longer than {MAX_WORD_CHARS} characters")
     if any(c in "[]<>|\n" for c in word):
         raise ValueError("holds a bracket or a bar, which can't be part of a word")
-    return word
+    return _seen(word)
+
+
+_PLAIN = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {ord("’"): "'"}
+
+
+def _seen(text: str) -> str:
+    """Text as words are looked for in it: Simplified, plain letters and digits; as long as `text`."""
+    return simplified(text).translate(_PLAIN)
 
 
 def _reading(word: str, reading: str, language: Language | None) -> Reading:
     """Raises ValueError that says what is wrong with it and what would be right."""
-    parts = _syllables(reading) or _symbols(reading)
+    coloured = word.endswith(("儿", "兒"))
+    bare = re.sub(r"(?<=[^\Wer_])r(?=\d?$)", "", reading) if coloured else reading
+    parts: Reading | None = _syllables(bare) or _symbols(reading)
     if parts is None:
         raise ValueError(
             f'has the reading "{reading[:40]}"; write syllables with tones (háng jiā, hang2 jia1), '
@@ -157,8 +175,10 @@ def _reading(word: str, reading: str, language: Language | None) -> Reading:
     mandarin = isinstance(parts[0], Pinyin)
     if language == ("en" if mandarin else "zh"):
         raise ValueError(f"stands under [{language}], but its reading is {'pinyin' if mandarin else 'ARPAbet'}")
-    if mandarin and all(map(is_han, word)) and len(parts) not in (len(word), len(word) - word.endswith(("儿", "兒"))):
-        raise ValueError(f"has {len(word)} characters and {len(parts)} syllables")
+    if mandarin and all(map(is_han, word)) and len(parts) != len(word):
+        if not coloured or len(parts) != len(word) - 1:
+            raise ValueError(f"has {len(word)} characters and {len(parts)} syllables")
+        return (*parts, word[-1])
     return parts
 
 
@@ -203,9 +223,14 @@ class _Finder:
             self._by_first.setdefault(word[0].lower(), []).append((word, entries[word]))
 
     def replace(self, text: str) -> Iterable[Raw]:
+        seen = _seen(text)
+        addresses = dict(_address(text, match) for rule in ADDRESSES for match in rule.pattern.finditer(text))
         done = at = 0
         while at < len(text):
-            found = self._at(text, at)
+            if at in addresses:
+                at = addresses[at]
+                continue
+            found = self._at(seen, at)
             if found is None:
                 at += 1
                 continue
@@ -223,7 +248,7 @@ class _Finder:
             there = text[at:end]
             if there != word and (there.lower() != word or not word.islower()):
                 continue
-            if is_latin(word[0]) and _ADDRESS_BEFORE.search(text[max(0, at - 1) : at]):
+            if not is_han(word[0]) and _ADDRESS_BEFORE.search(text[max(0, at - 1) : at]):
                 continue
             if is_latin(word[-1]) or word[-1].isdigit():
                 owner = _POSSESSIVE.match(text, end)
@@ -233,6 +258,12 @@ class _Finder:
                     continue
             return reading, end
         return None
+
+
+def _address(text: str, match: re.Match[str]) -> tuple[int, int]:
+    """From where to where an address goes, a path behind it in any script included."""
+    path = _PATH.match(text, match.end())
+    return match.start(), path.end() if path else match.end()
 
 
 def _spaced(reading: Reading) -> Iterable[Raw]:

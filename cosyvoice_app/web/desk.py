@@ -228,8 +228,8 @@ class Desk:
         """Whether the clip's words can be what the clip says, by their number and its length."""
         if not found or not found.get("ok") or not (words or "").strip():
             return ""
-        found_fault = prepare_transcript(words, found["speech_s"]).warnings
-        return page_parts.remarks(found_fault, language(request))
+        warnings = prepare_transcript(words[:PROMPT_TEXT_MAX_CHARS], found["speech_s"]).warnings
+        return page_parts.remarks(warnings, language(request))
 
     # the clip
 

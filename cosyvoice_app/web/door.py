@@ -14,7 +14,7 @@ from cosyvoice_app.types import SEED_MAX, SEED_MIN, PromptClip, Refine
 
 INSTRUCT_MAX_CHARS = 500
 PROMPT_TEXT_MAX_CHARS = 1000
-PRONUNCIATIONS_MAX_CHARS = 20_000
+PRONUNCIATIONS_MAX_CHARS = 60_000
 REFINES: tuple[Refine, ...] = ("off", "fast", "full")
 
 

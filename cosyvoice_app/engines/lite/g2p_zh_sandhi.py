@@ -66,7 +66,7 @@ def _neutral_er(syllables: list[Syllable]) -> None:
         before = syllables[i - 1]
         following = syllables[i + 1].char if i + 1 < len(syllables) else ""
         opens_a_word = following and following in "子童女歌科媳孙时戏" and before.word != er.word
-        if not (before.fixed or before.char + "儿" in FULL_ER or opens_a_word):
+        if not (before.char + "儿" in FULL_ER or opens_a_word):
             er.tone, er.word = 5, before.word
 
 
