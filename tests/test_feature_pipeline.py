@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +21,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cosyvoice_app.audio import feature_pipeline
 from cosyvoice_app.audio.clip_loading import load_clip, resampled
 from cosyvoice_app.audio.feature_pipeline import ClipFeatures, FeaturePipeline
 from cosyvoice_app.audio.features import KINDS, Extractor, Kind, extractor_for
@@ -27,6 +31,7 @@ from cosyvoice_app.audio.pools import Buffer, BufferPool, PoolClosed, rounded_si
 from cosyvoice_app.errors import BadInput, ConfigError, DeviceError, OutOfMemory, PromptError, QueueFull, TooLarge
 from cosyvoice_app.types import Audio, FloatArray
 
+ROOT = Path(__file__).parents[1]
 RATE_HZ = 16_000
 TIMEOUT_S = 30.0
 
@@ -125,7 +130,7 @@ def test_a_clip_gets_to_the_bit_what_it_would_get_alone(kind: Kind) -> None:
     with FeaturePipeline(extractor, max_batch=4) as pipeline:
         results = [done(future) for future in [pipeline.submit(samples) for samples in clips]]
     for samples, result in zip(clips, results, strict=True):
-        assert result.values.dtype == np.float32 and result.values.flags.owndata
+        assert result.values.dtype == np.float32 and result.values.flags.c_contiguous
         assert result.frames == extractor.frames(len(samples))
         assert np.array_equal(result.values, alone(extractor, samples))
         assert result.seconds == len(samples) / extractor.rate_hz
@@ -531,6 +536,19 @@ def test_cancelling_at_random_from_several_threads_loses_nothing() -> None:
     assert len(outcomes) == 180 and {"good", "bad"} <= set(outcomes)
 
 
+def test_a_pipeline_that_nobody_closed_does_not_keep_the_program_from_ending() -> None:
+    code = (
+        "import numpy as np\n"
+        "from cosyvoice_app.audio.feature_pipeline import FeaturePipeline\n"
+        "from cosyvoice_app.audio.features import extractor_for\n"
+        "pipeline = FeaturePipeline(extractor_for('mfcc'))\n"
+        "futures = [pipeline.submit(np.zeros(80000, np.float32)) for _ in range(100)]\n"
+        "futures[0].result()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     "options", [{"decoders": 0}, {"max_batch": 0}, {"queue": 0}, {"max_wait_ms": -1.0}, {"device": "quantum"}]
 )
@@ -632,7 +650,102 @@ def test_sizes_are_powers_of_two() -> None:
     assert [rounded_size(n) for n in (0, 1, 65_536, 65_537, 1 << 20)] == [65_536, 65_536, 65_536, 131_072, 1 << 20]
 
 
-# with a GPU
+# the way of CUDA
+
+
+class FakeCuda:
+    """Streams and events that keep a log, over memory of the host; work is done at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.streams = 0
+        make = torch.empty
+
+        def empty(*size: int, device: object = None, pin_memory: bool = False, **options: object) -> Tensor:
+            self.log.append(("made", "pinned" if pin_memory else str(device)))
+            return make(*size, **options)  # type: ignore[call-overload]
+
+        fake = self
+
+        class Event:
+            name = ""
+
+            def __init__(self, blocking: bool) -> None:
+                assert blocking
+
+            def query(self) -> bool:
+                return True
+
+            def synchronize(self) -> None:
+                fake.log.append(("synchronize", self.name))
+
+        class Stream:
+            def __init__(self, device: torch.device) -> None:
+                self.name = ("upload", "compute", "download")[fake.streams]
+                fake.streams += 1
+
+            def record_event(self, event: Event) -> None:
+                event.name = self.name
+                fake.log.append(("record", self.name))
+
+            def wait_event(self, event: Event) -> None:
+                fake.log.append((f"{self.name} waits for", event.name))
+
+        monkeypatch.setattr(torch, "empty", empty)
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {"segment.all.allocated": 7})
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10**9, 10**10))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the whole device was waited for"))
+        monkeypatch.setattr(feature_pipeline, "torch_device", lambda _: torch.device("cuda", 0))
+
+
+def test_streams_wait_for_each_other_by_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    with FeaturePipeline(sums(), "cuda", max_batch=3, max_wait_ms=1000) as pipeline:
+        assert [kind for kind, _ in cuda.log] == ["made"] * 9
+        assert [what for _, what in cuda.log].count("cuda:0") == 4, "the others are pinned"
+        cuda.log.clear()
+        results = [done(future) for future in [pipeline.submit(clip(samples=n)) for n in (1500, 1590, 1600)]]
+        stats = pipeline.stats()
+    assert all(is_sum(result) and result.values.flags.owndata for result in results)
+    assert [result.frames for result in results] == [9, 9, 10]
+    assert stats.device_segments == 7 and set(stats.pools) == {"input", "staging", "output"}
+    assert stats.padded_s == 3 * 1600 / RATE_HZ, "padded to the bucket's edge"
+    assert not any(kind == "made" for kind, _ in cuda.log)
+    order = [
+        ("record", "upload"),  # of the pinned buffer
+        ("record", "upload"),  # of the batch
+        ("compute waits for", "upload"),
+        ("record", "compute"),
+        ("download waits for", "compute"),
+        ("record", "download"),
+        ("synchronize", "download"),
+    ]
+    assert cuda.log[:7] == order
+
+
+def test_many_batches_by_way_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeCuda(monkeypatch)
+    extractor = Sums({0.5: fail(ValueError("bad")), 0.75: fails_times(2, MemoryError())})
+    chance = random.Random(3)
+    markers = [chance.choice([0.25] * 9 + [0.5]) for _ in range(300)]
+    markers[150] = 0.75
+    with FeaturePipeline(extractor, "cuda", max_batch=8, max_wait_ms=1) as pipeline:
+        futures = [pipeline.submit(clip(m, chance.randrange(200, 30_000))) for m in markers]
+        pipeline.close()
+        pools = pipeline.stats().pools
+    for marker, future in zip(markers, futures, strict=True):
+        error = future.exception()
+        if error is None:
+            assert is_sum(future.result(), marker)
+        else:
+            assert isinstance(error, ValueError if marker == 0.5 else OutOfMemory)
+            assert marker == 0.5 or "1.0 of 10.0 GB are free" in str(error)
+    assert isinstance(futures[150].exception(), OutOfMemory)
+    assert {name: pool.allocations for name, pool in pools.items()} == {"input": 4, "staging": 3, "output": 2}
+    assert all(pool.in_use == 0 and pool.bytes == 0 for pool in pools.values())
 
 
 @pytest.mark.gpu

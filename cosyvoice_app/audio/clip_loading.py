@@ -32,10 +32,15 @@ class Loaded:
     samples: FloatArray
     rate_hz: int
     seconds: float
+    label: str = ""
+    """The file's name in quotes after a space, or nothing: for messages."""
 
 
 def load_clip(source: Source, rate_hz: int, *, max_seconds: float, max_bytes: int) -> Loaded:
-    """Levels are untouched. Raises BadInput (PromptError where the file isn't audio) or TooLarge, naming the clip."""
+    """Levels are untouched, and samples that are not finite are left for the caller to judge.
+
+    Raises BadInput (PromptError where the file isn't audio) or TooLarge, naming the clip.
+    """
     if isinstance(source, str | Path | bytes):
         samples, had_hz = _decoded(source, max_seconds, max_bytes)
         label = _label(source)
@@ -44,15 +49,17 @@ def load_clip(source: Source, rate_hz: int, *, max_seconds: float, max_bytes: in
         label = ""
     if len(samples) > max_seconds * had_hz:
         raise _too_long(label, len(samples) / had_hz, max_seconds)
-    at_rate = resampled(samples, had_hz, rate_hz)
-    if not np.isfinite(at_rate).all():
-        second = int(np.flatnonzero(~np.isfinite(at_rate))[0]) / rate_hz
-        raise BadInput(
-            f"The clip{label} holds a sample that is not a number (NaN or infinity) about {second:.3f} s from its "
-            "start. Export it again from where it was made.",
-            param="samples",
-        )
-    return Loaded(at_rate, had_hz, len(samples) / had_hz)
+    return Loaded(resampled(samples, had_hz, rate_hz), had_hz, len(samples) / had_hz, label)
+
+
+def not_finite(clip: Loaded) -> BadInput:
+    """The error for a clip that holds NaN or an infinity."""
+    at = int(np.flatnonzero(~np.isfinite(clip.samples))[0]) / len(clip.samples)
+    return BadInput(
+        f"The clip{clip.label} holds a sample that is not a number (NaN or infinity) about {at * clip.seconds:.3f} s "
+        "from its start. Export it again from where it was made.",
+        param="samples",
+    )
 
 
 def resampled(samples: FloatArray, rate_hz: int, to_hz: int) -> FloatArray:

@@ -13,6 +13,8 @@ that clip alone, because padding and neighbours don't change it (on the CPU to t
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -28,11 +30,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cosyvoice_app.audio.clip_loading import Loaded, Source, load_clip
+from cosyvoice_app.audio.clip_loading import Loaded, Source, load_clip, not_finite
 from cosyvoice_app.audio.grouping import Grouper
 from cosyvoice_app.audio.halving import by_halves, is_out_of_memory
 from cosyvoice_app.audio.pools import Mark, PoolStats
-from cosyvoice_app.audio.transfer import OnDevice, Transfer, torch_device
+from cosyvoice_app.audio.transfer import NotFinite, OnDevice, Transfer, torch_device
 from cosyvoice_app.errors import ConfigError, OutOfMemory, QueueFull
 from cosyvoice_app.types import FloatArray
 
@@ -64,8 +66,11 @@ class BatchExtractor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClipFeatures:
-    """`values` float32 [frames, bins], the caller's own. `rate_hz` is that of the samples the features were made of,
-    `source_rate_hz` and `seconds` those of the clip as it came.
+    """`values` float32 [frames, bins]. `rate_hz` is that of the samples the features were made of, `source_rate_hz` and
+    `seconds` those of the clip as it came.
+
+    On the CPU the values are rows of their batch's result, uncopied, which lives as long as any of them is kept: copy
+    those that are kept while most others are not.
     """
 
     values: FloatArray
@@ -104,8 +109,12 @@ class _Clip:
 
     @property
     def samples(self) -> FloatArray:
+        return self.ready.samples
+
+    @property
+    def ready(self) -> Loaded:
         assert self.loaded is not None
-        return self.loaded.samples
+        return self.loaded
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +156,7 @@ class FeaturePipeline:
         self._lock = threading.Lock()
         self._has_job, self._has_room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._jobs: deque[_Clip] = deque()
-        self._waiting, self._decoders_left = 0, decoders
+        self._waiting, self._producers = 0, decoders
         self._closed = self._dropping = False
         self._clips = self._batches = self._memory_splits = self._samples = self._padded = self._largest = 0
         # One batch between two stages is enough for both to be busy.
@@ -158,6 +167,8 @@ class FeaturePipeline:
             threading.Thread(target=loop, name=f"features{loop.__name__.replace('_loop', '')}", daemon=True)
             for loop in loops
         ]
+        # A pipeline that nobody closed: its threads must not be inside torch when the interpreter takes it down.
+        atexit.register(self.close, False)
         for thread in self._threads:
             thread.start()
 
@@ -180,8 +191,14 @@ class FeaturePipeline:
             if not free:
                 raise QueueFull(f"{self._queue} clips are waiting already. Submit again when some are done.")
             self._waiting += 1
-            self._jobs.append(clip)
-            self._has_job.notify()
+            if not (is_ready := isinstance(source, np.ndarray | Tensor)):
+                self._jobs.append(clip)
+                self._has_job.notify()
+            self._producers += is_ready
+        if is_ready:
+            # Nothing to decode: a thread less to wake, which on the CPU the extractor would feel.
+            self._prepare(clip)
+            self._end_producer()
         return clip.future
 
     def close(self, drain: bool = True) -> None:
@@ -200,6 +217,7 @@ class FeaturePipeline:
         for thread in self._threads:
             thread.join()
         self._transfer.close()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> FeaturePipeline:
         return self
@@ -235,23 +253,29 @@ class FeaturePipeline:
 
     def _decode_loop(self) -> None:
         while (clip := self._next_job()) is not None:
-            if self._dropping:
-                clip.future.cancel()
-            if clip.future.cancelled():
-                self._give_up(clip)
-                continue
-            try:
-                assert clip.source is not None
-                clip.loaded = self._load(clip.source)
-            except BaseException as error:  # noqa: BLE001 - given to whoever waits for the result
-                self._give_up(clip, self._out_of_memory("this clip") if is_out_of_memory(error) else error)
-                continue
-            clip.source = None
-            self._grouper.add(clip, len(clip.samples))
+            self._prepare(clip)
             del clip  # or it would stay until the next one comes
+        self._end_producer()
+
+    def _prepare(self, clip: _Clip) -> None:
+        if self._dropping:
+            clip.future.cancel()
+        if clip.future.cancelled():
+            self._give_up(clip)
+            return
+        try:
+            assert clip.source is not None
+            clip.loaded = self._load(clip.source)
+        except BaseException as error:  # noqa: BLE001 - given to whoever waits for the result
+            self._give_up(clip, self._out_of_memory("this clip") if is_out_of_memory(error) else error)
+            return
+        clip.source = None
+        self._grouper.add(clip, len(clip.samples))
+
+    def _end_producer(self) -> None:
         with self._lock:
-            self._decoders_left -= 1
-            last = self._decoders_left == 0
+            self._producers -= 1
+            last = self._producers == 0
         if last:
             self._grouper.end()
 
@@ -262,14 +286,14 @@ class FeaturePipeline:
 
     def _give_up(self, clip: _Clip, error: BaseException | None = None) -> None:
         """For a clip that won't be in a batch: cancelled, or failed with `error`."""
-        self._leave_queue()
+        self._leave_queue(1)
         if clip.future.set_running_or_notify_cancel() and error is not None:
             clip.future.set_exception(error)
 
-    def _leave_queue(self) -> None:
+    def _leave_queue(self, clips: int) -> None:
         with self._lock:
-            self._waiting -= 1
-            self._has_room.notify()
+            self._waiting -= clips
+            self._has_room.notify(clips)
 
     # upload
 
@@ -283,14 +307,11 @@ class FeaturePipeline:
 
     def _started(self, group: Sequence[_Clip]) -> list[_Clip]:
         """Those not cancelled; from now on they can't be."""
-        started = []
+        self._leave_queue(len(group))
         for clip in group:
             if self._dropping:
                 clip.future.cancel()
-            self._leave_queue()
-            if clip.future.set_running_or_notify_cancel():
-                started.append(clip)
-        return started
+        return [clip for clip in group if clip.future.set_running_or_notify_cancel()]
 
     def _upload(self, clips: Sequence[_Clip], start: int, stop: int) -> _Batch:
         return _Batch(clips[start:stop], self._transfer.upload([clip.samples for clip in clips[start:stop]]))
@@ -337,9 +358,10 @@ class FeaturePipeline:
                     clip.future.set_result(self._result(clip, rows))
 
     def _result(self, clip: _Clip, rows: FloatArray) -> ClipFeatures:
-        assert clip.loaded is not None
-        own = np.array(rows[: self.extractor.frames(len(clip.samples))], np.float32)
-        return ClipFeatures(own, self.extractor.rate_hz, clip.loaded.rate_hz, clip.loaded.seconds)
+        values = rows[: self.extractor.frames(len(clip.samples))]
+        if self.device.type == "cuda":
+            values = values.copy()  # out of a pooled buffer
+        return ClipFeatures(values, self.extractor.rate_hz, clip.ready.rate_hz, clip.ready.seconds)
 
     def _count(self, batch: _Batch) -> None:
         padded = batch.on_device.samples.shape
@@ -365,6 +387,8 @@ class FeaturePipeline:
                 error = self._out_of_memory(
                     f"{what} {longest_s:.1f} s, tried once before in a batch of the same or twice the size"
                 )
+            elif isinstance(error, NotFinite):
+                error = not_finite(clips[start].ready)
             self._fail(clips[start:stop], error)
 
         def shrunk(start: int, stop: int) -> None:
@@ -385,8 +409,9 @@ class FeaturePipeline:
         fits_s = self._largest / self.extractor.rate_hz
         fits = f"{fits_s:.0f} s of audio at once have fit" if fits_s else "nothing has fit so far"
         if self.device.type == "cuda":
-            free, total = torch.cuda.mem_get_info(self.device)
-            fits += f", and {free / 1e9:.1f} of {total / 1e9:.1f} GB are free"
+            with contextlib.suppress(RuntimeError):  # a device that failed otherwise too has nothing to say
+                free, total = torch.cuda.mem_get_info(self.device)
+                fits += f", and {free / 1e9:.1f} of {total / 1e9:.1f} GB are free"
         return OutOfMemory(
             f"The device ran out of memory on {what}: {fits}. Ask for smaller batches, cut long clips, or close other "
             "programs that use the device."

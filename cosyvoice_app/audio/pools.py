@@ -6,6 +6,7 @@ a larger idle buffer serves a smaller need, so that exceptions too soon find a b
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -146,7 +147,8 @@ class BufferPool:
             self._changed.notify_all()
         for buffer in idle:
             if buffer.busy_until is not None:
-                buffer.busy_until.synchronize()
+                with contextlib.suppress(RuntimeError):  # a device that failed doesn't use it any more
+                    buffer.busy_until.synchronize()
 
     def stats(self) -> PoolStats:
         with self._changed:

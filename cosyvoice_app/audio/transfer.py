@@ -25,6 +25,10 @@ _STAGES: tuple[_Stage, ...] = ("upload", "compute", "download")
 _INPUT_BUFFERS, _STAGING_BUFFERS, _OUTPUT_BUFFERS = 4, 3, 2
 
 
+class NotFinite(ValueError):
+    """A clip of the batch holds NaN or an infinity."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OnDevice:
     """`samples` [B, n] float32, zero-padded, and `lengths` [B] int64, both in `buffer`. May be used by the compute
@@ -44,27 +48,30 @@ class Transfer:
         Larger ones are possible; their buffers have to be made, and are not kept if they are more than twice as large.
         """
         self._is_cuda = device.type == "cuda"
-        self._streams: dict[_Stage, Any] = {}
+        make: Any = torch.cuda.Stream
+        self._streams: dict[_Stage, Any] = {stage: make(device=device) for stage in _STAGES} if self._is_cuda else {}
         size, output_size = _offset(rows) + 4 * samples, 4 * output_values
-        self._input = BufferPool(_INPUT_BUFFERS, prepared=size, device=str(device), keep_bytes=2 * rounded_size(size))
+        keep, keep_output = 2 * rounded_size(size), 2 * rounded_size(output_size)
+        # Memory of the upload stream, so that no earlier work on another one can still be using it.
+        with self._on("upload"):
+            self._input = BufferPool(_INPUT_BUFFERS, prepared=size, device=str(device), keep_bytes=keep)
         self._staging = self._output = None
         if self._is_cuda:
-            self._staging = BufferPool(_STAGING_BUFFERS, prepared=size, pinned=True, keep_bytes=2 * rounded_size(size))
-            self._output = BufferPool(
-                _OUTPUT_BUFFERS, prepared=output_size, pinned=True, keep_bytes=2 * rounded_size(output_size)
-            )
-            make: Any = torch.cuda.Stream
-            self._streams = {stage: make(device=device) for stage in _STAGES}
+            self._staging = BufferPool(_STAGING_BUFFERS, prepared=size, pinned=True, keep_bytes=keep)
+            self._output = BufferPool(_OUTPUT_BUFFERS, prepared=output_size, pinned=True, keep_bytes=keep_output)
 
     def upload(self, clips: Sequence[FloatArray]) -> OnDevice:
-        """Begin to bring clips [n] to the device; waits for a free buffer. Give the result back with `release`."""
+        """Begin to bring clips [n] to the device; waits for a free buffer. Give the result back with `release`.
+
+        Raises NotFinite: looked for here, where the samples are read anyway, and not on the device, which would have
+        to be waited for.
+        """
         rows, width = len(clips), max(1, *(len(clip) for clip in clips))
         if self._is_cuda:
             # Few different shapes, so that torch's allocator and FFT plans meet each of them again.
             width = length_bucket(width)
         offset = _offset(rows)
         size = offset + 4 * rows * width
-        # The stream's own context, so that the buffer is memory of this stream, and no earlier work elsewhere uses it.
         with self._on("upload"):
             buffer = self._input.acquire(size)
             try:
@@ -189,4 +196,6 @@ def _fill(clips: Sequence[FloatArray], buffer: Buffer, offset: int, size: int) -
     rows = raw[offset:size].view(np.float32).reshape(len(clips), -1)
     for row, clip in zip(rows, clips, strict=True):
         row[: len(clip)] = clip
+        if not np.isfinite(row[: len(clip)]).all():
+            raise NotFinite
         row[len(clip) :] = 0.0

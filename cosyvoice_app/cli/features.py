@@ -16,7 +16,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,10 +156,11 @@ class _Work:
 
         options = self._options
         self._started = time.monotonic()
+        cores = _cores_left_free(options.workers) if device == "cpu" else contextlib.nullcontext()
         try:
             pipeline = FeaturePipeline(self._extractor, device, decoders=options.workers, max_batch=options.batch,
                                        queue=2 * options.batch, max_seconds=float(options.max_seconds))  # fmt: skip
-            with pipeline, contextlib.closing(_results(pipeline, todo, most_ahead=9 * options.batch)) as results:
+            with cores, pipeline, contextlib.closing(_results(pipeline, todo, most_ahead=9 * options.batch)) as results:
                 for item, future in results:
                     self._take(item, future)
         finally:
@@ -212,6 +213,22 @@ class _Work:
         per_s = count / max(1e-9, now - self._started)
         left_s = (self._total - count) / per_s
         self._line.show(f"{count}/{self._total} clips, {per_s:.0f}/s, {left_s:.0f} s left, {self.failed} failed")
+
+
+@contextlib.contextmanager
+def _cores_left_free(decoders: int) -> Iterator[None]:
+    """Give torch the cores that decoding leaves, at least one: its threads spin while they wait for each other, and on
+    a core that is taken they would hold up both.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, min(before, cores - decoders)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _results(pipeline: FeaturePipeline, todo: Sequence[Item], most_ahead: int) -> Generator[Done, None, None]:
