@@ -6,7 +6,7 @@ import re
 
 from cosyvoice_app.text import numbers as n
 from cosyvoice_app.text.chars import words
-from cosyvoice_app.text.rule import Match, Rule, after, before, each, rule
+from cosyvoice_app.text.rule import Match, Rule, after, before, each, rule, says
 
 MONTHS = words("January February March April May June July August September October November December")
 _ANYWHERE = {
@@ -14,7 +14,6 @@ _ANYWHERE = {
     "mrs": "Missus",
     "messrs": "Messers",
     "prof": "Professor",
-    "vs": "versus",
     "etc": "et cetera",
     "e.g": "for example",
     "i.e": "that is",
@@ -92,6 +91,17 @@ def _ending(m: Match) -> str:
 
 
 ABBREVIATIONS: tuple[Rule, ...] = (
+    rule(
+        r"(?<![\w/.])(?:vs\.?|V[sS]\.(?=\s)|V[sS](?=\s(?!Code\b|Studio\b)[A-Z]|[^\x00-\x7f]))(?![\w/.])",
+        *says("对", "versus"),
+        "vV",
+        alone="en",
+    ),
+    rule(
+        r"\bPub\. L\.(?: No\.)?\s(\d{2,3})-(\d{1,3})(?![\d-])",
+        *each(lambda m: f"Public Law {n.en_integer(m[1])} dash {n.en_integer(m[2])}"),
+    ),
+    rule(r"\bPub\. L\.(?=\s)", *each(lambda m: "Public Law"), "P"),
     rule(r"\betc\.(?=\s*$|\s+[A-Z])", *each(lambda m: "et cetera."), ".", alone="en"),
     rule(
         rf"\b({'|'.join(re.escape(a) for a in _ANYWHERE if a not in ('inc', 'ltd', 'corp', 'ave', 'est'))})\.",

@@ -111,5 +111,14 @@ ADDRESSES: tuple[Rule, ...] = (
         "\\/",
         alone="en",
     ),
+    # A name with an underscore and digits: abc_123.
+    rule(
+        r"(?<![\w@.])(?=\w{0,40}\d)(?=\d{0,9}[A-Za-z])[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+(?!\w)",
+        _zh,
+        _en,
+        "_",
+        DIGITS,
+        alone="en",
+    ),
     rule(r"(?<![\w@])@[A-Za-z0-9_](?:[\w.]*\w)?", _zh, _en, "@", alone="en"),
 )

@@ -11,15 +11,26 @@ from cosyvoice_app.text.codes import digits_only, en_phone
 from cosyvoice_app.text.dates import is_date
 from cosyvoice_app.text.money import en_scaled, zh_scaled
 from cosyvoice_app.text.rule import DASH, DIGITS, NUM, Match, Rule, after, before, left_alone, rule, says
-from cosyvoice_app.text.units import UNITS
+from cosyvoice_app.text.units import POINTED, UNITS
 
 _MEASURES = (
     "个位只条件次天张块杯斤遍本名家种辆台双对口份倍元米点幅封根间颗首套项场篇瓶碗盒包箱袋片粒万亿千匹头朵支枝座棵株部段句排"
-    "组把桶罐串滴勺圈顿趟声拳脚夜晚"
+    "组把桶罐串滴勺圈顿趟声拳脚夜晚岁秒周吨"
 )
 _COUNTED = "元块位人部毫厘公层楼号度兆多余路瓦升平字集页章级岁分秒吨里"
 _UNIT = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if u not in "%‰")
 _UNIT_WORD = "|".join(re.escape(u) for u in sorted(UNITS, key=len, reverse=True) if len(u) > 1 and u[0].isalpha())
+_POINT = rf"(?:(?<=[a-z]{{2}})\.(?=,?\s+[a-z]|,|\s?[{HAN}]))?"
+"""The point of a shortened unit, where the sentence goes on: 2 tsp. salt."""
+_STEP = (
+    r"(?:-(alpha|beta|rc|dev|pre|preview|snapshot|nightly|stable|release|final|hotfix|b|a)(?:[.-]?(\d{1,9}))?(?!\w))?"
+)
+"""Behind a version: -beta.2"""
+_SCORE_BEFORE = re.compile(r"(?:比分|战成|打成|踢成|扳成|改写[为成]|定格[在为]?)\W{0,2}(?:是|为|了|到|至|在)?\W{0,2}$")
+_SCORE_AFTER = re.compile(
+    r"\s?(?:再次|暂时?|强势|轻松|客场|主场|逆转)*(?:[战取获]胜|[击打]败|[险大完小惜惨]胜|[惜惨完大]败|[战打逼]平|平局|领先|落后|逆转|"
+    r"负于|不敌|力克|轻取|横扫|击溃|告负|告捷|输给|败给|败北|淘汰|绝杀|反超|拿下|胜出|[的之]?比分)"
+)
 _HAN_SUFFIX = "[元万亿岁天周点时分秒年月日号楼层级度人个名次章页集期米斤块倍折]|公里|小时|分钟|公斤"
 
 
@@ -106,14 +117,16 @@ def _en_percent(m: Match) -> str:
 
 
 def _zh_version(m: Match) -> str:
-    return m[1] + "点".join(
+    said = m[1] + "点".join(
         n.zh_digits(p) if p.startswith("0") or len(p) > 2 else n.zh_integer(p) for p in m[2].split(".")
     )
+    return said + (f" {m[3]}" if m[3] else "") + (n.zh_integer(m[4]) if m[4] else "")
 
 
 def _en_version(m: Match) -> str:
     spoken = " point ".join(n.en_digits(p) if len(p) > 2 else n.en_integer(p) for p in m[2].split("."))
-    return f"{m[1]} {spoken}".strip()
+    step = (f" {m[3]}" if m[3] else "") + (f" {n.en_integer(m[4])}" if m[4] else "")
+    return f"{m[1]} {spoken}".strip() + step
 
 
 def _zh_fraction(m: Match) -> str:
@@ -138,6 +151,17 @@ def _en_fraction(m: Match) -> str:
     return _en_part(top, bottom)
 
 
+def _zh_decimals(m: Match) -> str:
+    """3.9/4.0 sets two figures beside each other; 1/2.8 is a fraction. The figures are read by the rules behind."""
+    top, bottom = m[0].split("/")
+    return f"{bottom}分之{top}" if top == "1" else f"{top}比{bottom}"
+
+
+def _en_decimals(m: Match) -> str:
+    top, bottom = m[0].split("/")
+    return f"{top} {'out of' if 1 < float(top) <= float(bottom) else 'over'} {bottom}"
+
+
 def _is_phone_like(m: Match) -> bool:
     return len(digits_only(m[0])) >= 7 or (m[2].startswith("0") and len(m[2]) > 1)
 
@@ -151,8 +175,16 @@ def _zh_range(m: Match) -> str:
         return f"{n.zh_digits(m[1])}到{n.zh_digits(m[2])}"
     if _is_phone_like(m) and not (len(m[1]) == len(m[2]) == 4):
         return n.zh_digits(digits_only(m[0]), phone=True)
+    if _is_score(m):
+        return f"{n.zh_integer(m[1])}比{n.zh_integer(m[2])}"
     counted = _is_counted(after(m)) and not before(m, 1).endswith("第")
     return f"{_zh_counted(m[1], counted)}到{_zh_counted(m[2], counted)}"
+
+
+def _is_score(m: Match) -> bool:
+    """我队2-1领先: the hyphen between the goals of two sides."""
+    short = len(m[1]) < 4 and len(m[2]) < 4 and not {"~", "～", "."} & set(m[0])
+    return short and bool(_SCORE_BEFORE.search(before(m)) or _SCORE_AFTER.match(after(m)))
 
 
 def _zh_counted(number: str, counted: bool) -> str:
@@ -161,7 +193,11 @@ def _zh_counted(number: str, counted: bool) -> str:
 
 def _is_counted(rest: str) -> bool:
     """Behind 2, these make it 两."""
-    return bool(re.match(rf"\s?(?:[{_MEASURES}]|年(?!级)|小时|分钟|公里|千米|室\s?[\d一二三]厅)", rest))
+    return bool(
+        re.match(
+            rf"\s?(?:[{_MEASURES}]|年(?!级)|小时|分钟|公里|千米|公斤|厘米|平米|平方|星期|礼拜|室\s?[\d一二三]厅)", rest
+        )
+    )
 
 
 def _is_a_year(m: Match) -> bool:
@@ -223,6 +259,14 @@ def _inches(m: Match) -> bool:
 
 
 AMOUNTS: tuple[Rule, ...] = (
+    rule(
+        r"(?<![\d/.,])(?:\d+\.\d+/\d+(?:\.\d+)?|\d+/\d+\.\d+)(?![\d/]|[.,]\d)",
+        _zh_decimals,
+        _en_decimals,
+        "/",
+        ".",
+        DIGITS,
+    ),
     # A dash between two amounts that each have their unit: 30%~50%, 5kg-10kg, 3月5日-7日, ¥5-¥10.
     rule(
         rf"((?:{NUM})(?:\s?(?:{_UNIT_WORD})|[%％‰℃℉°kKwW]|°C|°F)){DASH}(?=[$€£¥￥]?[-−]?\d)",
@@ -271,14 +315,14 @@ AMOUNTS: tuple[Rule, ...] = (
     ),
     rule(rf"((?:(?<![A-Za-z\d%％])[-−+])?(?:{NUM}))\s?([%％‰])", _zh_percent, _en_percent, "%％‰", DIGITS),
     rule(
-        rf"(?<![\d/.-])(?:(\d{{1,3}})\s)?(\d{{1,2}})/(\d{{1,2}})(?![\d/])\s?(?:({_UNIT_WORD})(?![A-Za-z\d]))",
+        rf"(?<![\d/.-])(?:(\d{{1,3}})\s)?(\d{{1,2}})/(\d{{1,2}})(?![\d/]|\.\d)\s?(?:({_UNIT_WORD})(?![A-Za-z\d])){_POINT}",
         _zh_part_of_unit,
         _en_part_of_unit,
         "/",
         DIGITS,
     ),
     rule(
-        r"(?<![\d/.-])(\d{1,3})\s(\d{1,2})/(\d{1,2})(?![\d/])()",
+        r"(?<![\d/.-])(\d{1,3})\s(\d{1,2})/(\d{1,2})(?![\d/]|\.\d)()",
         _zh_part_of_unit,
         _en_part_of_unit,
         "/",
@@ -301,8 +345,15 @@ AMOUNTS: tuple[Rule, ...] = (
         DIGITS,
     ),
     rule(
+        rf"(?<![A-Za-z\d.])({NUM})\s?({'|'.join(POINTED)})\.(?=,?\s+[a-z]|,|\s?[{HAN}])",
+        lambda m: zh_quantity(m[1], POINTED[m[2]][0]),
+        lambda m: f"{n.en_number(m[1])} {POINTED[m[2]][1 if m[1] == '1' else 2]}",
+        ".",
+        DIGITS,
+    ),
+    rule(
         rf"(?P<number>(?:(?<![A-Za-z\d])[-−+])?(?:{NUM}))(?:{DASH}(?P<to>{NUM}))?\s?(?P<step>万亿|千万|百万|万|亿)?\s?"
-        rf"(?P<unit>{_UNIT})(?:/(?P<per>{_UNIT})(?![A-Za-z\d]))?(?![A-Za-z²³])(?!\d+(?![\dA-Za-z]))",
+        rf"(?P<unit>{_UNIT})(?:/(?P<per>{_UNIT})(?![A-Za-z\d]))?(?![A-Za-z²³])(?!\d+(?![\dA-Za-z])){_POINT}",
         _zh_unit,
         _en_unit,
     ),
@@ -319,8 +370,15 @@ AMOUNTS: tuple[Rule, ...] = (
         '"',
         DIGITS,
     ),
-    rule(r"(?<![A-Za-z\d.])([vV]?)(\d+(?:\.\d+){2,})(?![.\d])", _zh_version, _en_version, ".", DIGITS, alone="en"),
-    rule(r"(?<![A-Za-z\d.])([vV])(\d+(?:\.\d+)?)(?![.\d])", _zh_version, _en_version, "vV", DIGITS, alone="en"),
+    rule(
+        rf"(?<![A-Za-z\d.])([vV]?)(\d+(?:\.\d+){{2,}}){_STEP}(?!\.?\d)",
+        _zh_version,
+        _en_version,
+        ".",
+        DIGITS,
+        alone="en",
+    ),
+    rule(rf"(?<![A-Za-z\d.])([vV])(\d+(?:\.\d+)?){_STEP}(?!\.?\d)", _zh_version, _en_version, "vV", DIGITS, alone="en"),
     rule(
         r"(?<![\d:])(\d+(?:\.\d+)?)[:：](\d+(?:\.\d+)?)(?![\d:])",
         lambda m: f"{n.zh_number(m[1])}比{n.zh_number(m[2])}",
@@ -330,7 +388,7 @@ AMOUNTS: tuple[Rule, ...] = (
     ),
     rule(r"(?<![\d/])24/7(?![\d/])", *says("七乘二十四", "twenty-four seven"), "/", DIGITS, alone="en"),
     rule(r"(?<![\d/])9/11(?![\d/])", *says("九一一", "nine eleven"), "/", DIGITS, alone="en"),
-    rule(r"(?<![\d/])(\d{1,4})/(\d{1,4})(?![\d/])", _zh_fraction, _en_fraction, "/", DIGITS),
+    rule(r"(?<![\d/.])(\d{1,4})/(\d{1,4})(?![\d/]|\.\d)", _zh_fraction, _en_fraction, "/", DIGITS),
     # Twice as much: 2x faster, 0.5x, but not the 2x of an equation.
     rule(
         r"(?<![\w.+*/=×^-])(?<![+*/=×^-]\s)(\d+(?:\.\d+)?)[xX×](?![\w²³⁴])(?!\s?[-+*/=^<>])",
@@ -348,9 +406,9 @@ AMOUNTS: tuple[Rule, ...] = (
         DIGITS,
     ),
     rule(
-        r"\b(\d+)(?:st|nd|rd|th)\b",
-        lambda m: "第" + n.zh_integer(m[1]),
-        lambda m: n.en_ordinal(m[1]),
+        r"\b(\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th)\b",
+        lambda m: "第" + n.zh_integer(m[1].replace(",", "")),
+        lambda m: n.en_ordinal(m[1].replace(",", "")),
         alone="en",
         flags=re.IGNORECASE,
     ),
@@ -359,7 +417,7 @@ AMOUNTS: tuple[Rule, ...] = (
 PLAIN: tuple[Rule, ...] = (
     rule(
         rf"(?<![\d.A-Za-z])((?:(?<![A-Za-z\d{HAN}])[-−+]"
-        rf"|(?<=[于是为到至约了得成示额率差值温由从负利损益量度分低高数亏跌降涨])[-−+]|(?<=[{HAN}])[-−](?=\d+\.\d))?(?:{NUM}))",
+        rf"|(?<=[于是为到至约了得成示额率差值温由从负利损益量度分低高数亏跌降涨])[-−+]|(?<=[环同]比)[-−+]|(?<=[{HAN}])[-−](?=\d+\.\d))?(?:{NUM}))",
         _zh_plain,
         _en_plain,
     ),

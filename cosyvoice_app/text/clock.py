@@ -23,7 +23,10 @@ _DURATION_BEFORE = re.compile(
     r"clocked|runtime)\W{0,2}(?:is|was|of|至|到|是|为|了)?\W{0,2}$",
     re.IGNORECASE,
 )
-_LONG_DURATION_BEFORE = re.compile(r"(?:以|纪录|记录|共计?|\bin|finished|时间)[是为：:了]?\s?$", re.IGNORECASE)
+_LONG_DURATION_BEFORE = re.compile(
+    r"(?:以|纪录|记录|共计?|\bin|finished|(?:完赛|比赛|总|净|所用|花费|跑完|运行|播放|通话|飞行|录音)时间)[是为：:了]?\s?$",
+    re.IGNORECASE,
+)
 
 
 def _is_ratio(m: Match) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 
 from cosyvoice_app.text import numbers as n
-from cosyvoice_app.text.rule import CAPITALS, DIGITS, Match, Rule, before, each, left_alone, rule
+from cosyvoice_app.text.rule import CAPITALS, DASH, DIGITS, Match, Rule, before, each, left_alone, rule
+from cosyvoice_app.text.simplified import both
 
 _PHONE = (
     r"\(\d{3}\)\s?\d{3}-\d{4}|(?:1-)?\d{3}-\d{3}-\d{4}|[（(]0\d{2,3}[)）]\s?\d{3,4}[- ]?\d{4}"
@@ -18,7 +19,7 @@ _ZH_KEY = (
     "电话|手机|热线|致电|号码|传真|尾号|编号|卡号|账号|帐号|验证码|密码|口令|邮编|学号|工号|房号|群号|代码|证号|单号|订单|运单|"
     "车牌|QQ|微信|客服|序列号|取件码|邀请码|兑换码|优惠码|流水号|身份证|会员号|工单|会议号|ID|群"
 )
-_ZH_PHONE_KEY = re.compile("电话|手机|热线|致电|客服|打|拨|报警|急救")
+_ZH_PHONE_KEY = re.compile(both("电话|手机|热线|致电|客服|打|拨|报警|急救"))
 _MEASURED = "个次年月天元块位人份台部万亿千百款行条多余楼层路号秒分小米公克斤"
 _EN_KEY = (
     "call|dial|phone|fax|tel|telephone|extension|ext|code|pin|passcode|password|room|flight|gate|apartment|apt|suite|"
@@ -118,15 +119,31 @@ def _lines(m: Match) -> str:
 
 
 def zh_in_name(m: Match) -> str:
-    digits = m[1]
+    return _zh_name_digits(m[1])
+
+
+def _zh_name_digits(digits: str) -> str:
     return n.zh_integer(digits) if len(digits) < 3 and not digits.startswith("0") else n.zh_digits(digits)
 
 
 def en_in_name(m: Match) -> str:
-    digits = m[1]
+    return _en_name_digits(m[1])
+
+
+def _en_name_digits(digits: str) -> str:
     if len(digits) == 4 and digits[0] in "12":
         return n.en_year(digits)
     return n.en_integer(digits) if len(digits) < 3 and not digits.startswith("0") else n.en_digits(digits)
+
+
+def _en_many(m: Match) -> str:
+    """100s of people: hundreds."""
+    zeros = m[1].count("0")
+    step = {0: "", 1: " of thousands", 2: " of millions", 3: " of billions"}.get(zeros // 3)
+    if step is None:
+        return n.en_plural(n.en_integer(m[1].replace(",", "")))
+    head = ("", "tens", "hundreds")[zeros % 3]
+    return head + step if head else step.removeprefix(" of ")
 
 
 CODES: tuple[Rule, ...] = (
@@ -213,7 +230,7 @@ CODES: tuple[Rule, ...] = (
         "#",
         alone="en",
     ),
-    rule(r"(?<![A-Za-z])[#№]\s?(\d+)|\bN[oO]\.\s?(\d+)", _zh_hash, _en_hash, DIGITS, "#№N"),
+    rule(r"(?<![A-Za-z])[#№]\s?(\d+)|\b(?:N[oO]|(?<![.!?,]\s)no)\.\s?(\d+)", _zh_hash, _en_hash, DIGITS, "#№Nn"),
     rule(r"(?<!\d)(\d{3,4})(?=室|号房|房间)", *each(lambda m: n.zh_digits(m[1])), DIGITS, "室房"),
     rule(
         rf"((?:单元|栋|座|幢|号楼)\s?)(\d{{3,4}})(?![\d.,A-Za-z]|\s?[{_MEASURED}平])",
@@ -239,6 +256,35 @@ CODES: tuple[Rule, ...] = (
 )
 
 IN_NAMES: tuple[Rule, ...] = (
+    # Plurals of names and numerals, which are no seconds: B-52s, 747s, two 2s, 3s and 4s.
+    rule(
+        r"(?<=[A-Z])(-?)(\d{1,4})s\b",
+        lambda m: _zh_name_digits(m[2]) + "s",
+        lambda m: f" {n.en_plural(_en_name_digits(m[2]))}",
+        "s",
+        CAPITALS,
+        DIGITS,
+        alone="en",
+    ),
+    rule(r"(?<![\w.])(7\d7)s\b", left_alone, lambda m: n.en_plural(_in_pairs(m[1])), "s", "7", alone="en"),
+    rule(r"(?<![\w.,])(10+|1(?:0{0,2})(?:,000)+)s(?=\sof\b)", left_alone, _en_many, "s", DIGITS, alone="en"),
+    rule(
+        r"(?i:\b(?:two|three|four|five|six|many|several|some|few|double|triple|pocket|by|(?:pair|set|bunch|lot|lots)\sof)\s)"
+        r"(\d{1,3}s(?:(?:,\s(?:and\s)?|\s(?:and|or)\s)\d{1,3}s){0,9})\b",
+        left_alone,
+        lambda m: m[0][: -len(m[1])] + re.sub(r"(\d+)s", lambda one: n.en_plural(n.en_integer(one[1])), m[1]),
+        "s",
+        DIGITS,
+        alone="en",
+    ),
+    rule(
+        rf"(?<![A-Za-z])([Pp]{{1,2}})\s?(\d{{1,4}}){DASH}(\d{{1,4}})(?![\d-])",
+        lambda m: f"{m[1]}{n.zh_integer(m[2])}到{n.zh_integer(m[3])}",
+        lambda m: f"{m[1]} {n.en_integer(m[2])} to {n.en_integer(m[3])}",
+        "Pp",
+        DIGITS,
+        alone="en",
+    ),
     rule(r"(?<![A-Za-z0-9])([ABCDEFGMOPV])2([ABCDEFGMOPV])(?![A-Za-z0-9])", *each(lambda m: f"{m[1]} to {m[2]}"), "2"),
     rule(
         r"\b((?:iPhone|iPad|Galaxy|Pixel|Note|Mate|Model|Redmi)\s?)(\d{1,2})([a-zA-Z])\b(?![./])",
@@ -250,6 +296,14 @@ IN_NAMES: tuple[Rule, ...] = (
 """Names whose letters could be taken for units, so they come before the amounts."""
 
 LETTERED: tuple[Rule, ...] = (
+    # The hyphen inside a name would part its figures, and without it they would run together: Qwen2.5-72B.
+    rule(
+        r"(?<![A-Za-z\d])[A-Za-z][A-Za-z\d.]{0,30}(?:-[A-Za-z\d.]{1,20}){1,6}(?![\w-])",
+        lambda m: re.sub(r"(?<=\d)-(?=\d)", "杠", m[0]) if re.search(r"\d-\d", m[0]) else None,
+        left_alone,
+        "-",
+        DIGITS,
+    ),
     rule(
         r"(?<=[A-Za-z])(\d{1,3}(?:,\d{3})+)(?!\d)",
         lambda m: n.zh_number(m[1]),

@@ -23,6 +23,11 @@ from cosyvoice_app.text.rule import (
 )
 
 _DAYS = DAYS | {day: day for day in DAYS.values()}
+_EXPIRY = re.compile(
+    r"(?:有效期[至到限]?|到期日?期?|过期|失效日?期?|\bexp(?:iry|ires|iration|\.)?(?:\sdate)?|\bvalid\s(?:thru|through|until|to)|"
+    r"\bgood\sthru)[:：]?\s?$",
+    re.IGNORECASE,
+)
 _MONTH = "(?:" + "|".join(f"{m}|{m[:3]}\\.?" for m in MONTHS) + "|Sept\\.?)"
 
 
@@ -81,10 +86,15 @@ def _en_day_first(m: Match) -> str | None:
     return f"{article}{n.en_ordinal(m[1])} of {_month_named(m[2])}{year}"
 
 
+def _is_counting(m: Match) -> bool:
+    """May 2个: Han counts what the number is."""
+    return bool(re.match(r"\s?[个人位岁次月年日号点块元只张条件本]", after(m)))
+
+
 def _month_and_day(m: Match) -> bool:
     named = (
-        r"(?:\b(?:on|by|until|till|since|before|after|due|dated?|from|starts?|ends?)|日期|时间|截止|截至|[今明昨后前]天|周[一二三四五六日]|[于自从])"
-        r"[:：]?\s?$"
+        r"(?:\b(?:on|by|until|till|since|before|after|due|dated?|from|starts?|ends?|closed|open|opens|closes)|日期|时间|截止|截至|[今明昨后前]天|周[一二三四五六日]|[于自从])"
+        r"[:：]?\s?(?:\d{1,2}/\d{1,2}(?:\s?[&,、和与]\s?|\s(?:and|or|to)\s))*$"
     )
     feast = "(?:妇女|劳动|儿童|建军|教师|国庆|情人|圣诞|光棍|植树|青年|愚人|元旦)"
     return is_date(m[1], m[2]) and bool(re.search(named, before(m), re.IGNORECASE) or re.match(feast, after(m)))
@@ -140,7 +150,12 @@ def _en_moment(m: Match) -> str | None:
 
 def _is_season(m: Match) -> bool:
     named = re.match(r"\s?(?:赛季|学年|财年|年度|season\b|school year|academic)", after(m))
-    return bool(named) or (int(m[1]) + 1) % 100 == int(m[2]) > 12
+    return bool(named) or (int(m[1]) + 1) % 100 == int(m[2]) > 12 or _is_span(m)
+
+
+def _is_span(m: Match) -> bool:
+    """1990-95: no month, and later in the century."""
+    return m[0][4] in "-–" and int(m[2]) > max(12, int(m[1]) % 100)
 
 
 def _zh_season(m: Match) -> str:
@@ -161,8 +176,24 @@ DATES: tuple[Rule, ...] = (
     ),
     rule(r"(?<![\d/])(\d{1,2})/(\d{1,2})/(\d{4})(?![\d/])", _zh_us_date, _en_us_date, DIGITS, "/"),
     rule(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?![\d-])", _zh_date, _en_date, DIGITS, "-/."),
+    rule(r"(?<![\w/.-])(\d{1,2})-(\d{1,2})-((?:19|20)\d\d)(?![\d-])", _zh_us_date, _en_us_date, DIGITS, "-"),
+    rule(
+        r"(?<![\d/.])(0[1-9]|1[0-2])/([2-9]\d)(?![\d/]|\.\d)",
+        lambda m: f"{n.zh_digits('20' + m[2])}年{n.zh_integer(m[1])}月" if _EXPIRY.search(before(m)) else None,
+        lambda m: f"{_month(m[1])} {n.en_year('20' + m[2])}" if _EXPIRY.search(before(m)) else None,
+        DIGITS,
+        "/",
+    ),
+    rule(
+        rf"\b([QH][1-4]|FY|CY|{_MONTH})\s?'(\d\d)(?![\d'\"s])",
+        lambda m: f"{m[1]}，{n.zh_digits(m[2])}年",
+        lambda m: f"{m[1]}, {n.en_year('20' + m[2])}",
+        DIGITS,
+        "'",
+        CAPITALS,
+    ),
     rule(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(?!\d)", _zh_run_together, _en_run_together),
-    rule(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?![\d/])", _zh_month_day, _en_month_day, DIGITS, "/"),
+    rule(r"(?<![\d/.])(\d{1,2})/(\d{1,2})(?![\d/]|\.\d)", _zh_month_day, _en_month_day, DIGITS, "/"),
     rule(rf"(?<![\d.])(\d{{4}})(?:{DASH}|\s?[至到]\s?)(\d{{4}})年", *_same_year_span(), DIGITS, "年"),
     rule(
         r"(?<!\d)((?:19|20)\d\d)[-/–~～](\d\d)(?![\d/-])",
@@ -214,6 +245,21 @@ DATES: tuple[Rule, ...] = (
         DIGITS,
         "-/",
     ),
+    rule(
+        rf"\b(\d{{3}}0)'?s{DASH}'?(\d0)'?s\b",
+        lambda m: f"{n.zh_digits(m[1])}年代到{n.zh_integer(m[2])}年代",
+        lambda m: f"{n.en_plural(n.en_year(m[1]))} to {n.en_plural(n.en_integer(m[2]))}",
+        "s",
+        alone="en",
+    ),
+    rule(
+        r"(?<![\w'.-])([2-9]0)'s\b",
+        lambda m: n.zh_integer(m[1]) + "年代",
+        lambda m: n.en_plural(n.en_integer(m[1])),
+        "'",
+        DIGITS,
+        alone="en",
+    ),
     rule(rf"(?<=\d0s){DASH}(?=(?:the\s)?'?\d+s\b)", *says("到", " to "), "s"),
     rule(r"\b(\d{3}0)'?s\b", lambda m: n.zh_digits(m[1]) + "年代", lambda m: n.en_plural(n.en_year(m[1])), alone="en"),
     rule(
@@ -233,7 +279,7 @@ DATES: tuple[Rule, ...] = (
     ),
     rule(
         rf"\b({_MONTH})\s(\d{{1,2}})(?:st|nd|rd|th)?(?:{DASH}(\d{{1,2}})(?:st|nd|rd|th)?)?(?![\d:.]*\d)\b(?:,?\s(\d{{4}})\b)?",
-        left_alone,
+        lambda m: None if _is_counting(m) else _en_named_date(m),
         _en_named_date,
         DIGITS,
         CAPITALS,
@@ -241,7 +287,7 @@ DATES: tuple[Rule, ...] = (
     ),
     rule(
         rf"(?<![\d.,/:-])(\d{{1,2}})(?:st|nd|rd|th)?\s(?:of\s)?({_MONTH})(?![A-Za-z])(?:,?\s(\d{{4}})\b)?",
-        left_alone,
+        lambda m: None if _is_counting(m) else _en_day_first(m),
         _en_day_first,
         DIGITS,
         CAPITALS,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from cosyvoice_app.text.chars import HAN, LATIN, has_han, has_latin, is_han, is_latin
+from cosyvoice_app.text.units import UNITS
 from cosyvoice_app.types import Language, Text
 
 _BOUND = re.compile(r'[\n。！？!?；;“”"「」『』《》()（）]|\.(?=\s|$)')
@@ -21,8 +22,11 @@ _NAME_END = re.compile(r"(?=[a-z0-9]*[A-Z])[A-Za-z0-9]+")
 _NAME_START = re.compile(r"(?<![A-Za-z0-9])(?=[a-z0-9]*[A-Z])[A-Za-z0-9]+$")
 _UNIT_LETTERS = re.compile(r"\d[A-Za-zμ]{1,3}(?![A-Za-z])")
 """5kg beside a number tells no language."""
+_GLUED = re.compile(rf"(?:[A-Za-zμµ]{{1,3}}|{'|'.join(u for u in UNITS if u.isalpha() and len(u) > 3)})(?![A-Za-z])")
 _COMMAS = re.compile("[，、]")
-_TELLING = re.compile(rf"[{LATIN}]{{2}}|(?<![{LATIN}])[Ia](?=[\s,])")
+_TELLING = re.compile(rf"(?<![{LATIN}])(?:(?=[{LATIN}'-]*[a-zß-öø-ÿ])[{LATIN}]{{2,}}|[Ia](?=[\s,]))")
+"""A word that tells the language; capitals are names of things everywhere: AQI 150."""
+_HAN_OR_TELLING = re.compile(rf"[{HAN}]|{_TELLING.pattern}")
 _SMALL_WORD = re.compile(r"(?<![A-Za-z'-])[a-z]{2,}(?![A-Za-z'-])")
 
 
@@ -31,6 +35,8 @@ def at(text: str, start: int, end: int, default: Language) -> Language:
     name_start, name_end = _whole_name(text, start, end)
     if (name_start, name_end) != (start, end):
         start, end, default = name_start, name_end, "en"
+    if "、" in (text[start - 1 : start], text[end : end + 1]) and has_han(text[:start] + text[end:]):
+        return "zh"  # the comma of Chinese lists
     left_bound = 0
     for match in _BOUND.finditer(text, 0, start):
         left_bound = match.end()
@@ -38,7 +44,11 @@ def at(text: str, start: int, end: int, default: Language) -> Language:
     right_bound = right.start() if right else len(text)
     left, right_text = text[left_bound:start], text[end:right_bound]
     around = left + " " + right_text
-    if not has_han(around) and not has_latin(_UNIT_LETTERS.sub("", around)):
+    if not has_han(around) and not _tells(around):
+        if has_han(text[:start]) or has_han(text[end:]):
+            return _nearest(text, start, end)
+        if has_latin(_UNIT_LETTERS.sub("", around)):
+            return "en"
         around = text[:start] + " " + text[end:]
         if not has_han(around) and not has_latin(_UNIT_LETTERS.sub("", around)):
             return default
@@ -48,6 +58,17 @@ def at(text: str, start: int, end: int, default: Language) -> Language:
     if not has_han(around):
         return "en"
     return _in_mixed(left, right_text)
+
+
+def _tells(around: str) -> bool:
+    return bool(_TELLING.search(_UNIT_LETTERS.sub("", around)))
+
+
+def _nearest(text: str, start: int, end: int) -> Language:
+    """By the last word before that tells, else the first behind: for a sentence of names and numbers."""
+    left, right = (_UNIT_LETTERS.sub("", part) for part in (text[:start], text[end:]))
+    found = [m[0] for m in _HAN_OR_TELLING.finditer(left)][-1:] or _HAN_OR_TELLING.findall(right)[:1]
+    return "zh" if found and is_han(found[0][0]) else "en"
 
 
 def _whole_name(text: str, start: int, end: int) -> tuple[int, int]:
@@ -62,6 +83,8 @@ def _whole_name(text: str, start: int, end: int) -> tuple[int, int]:
 def _in_mixed(left: str, right: str) -> Language:
     if _is_english_clause(_COMMAS.split(left)[-1] + " " + _COMMAS.split(right)[0]):
         return "en"
+    if glued := _GLUED.match(right):
+        right = right[glued.end() :]
     after = _WORD.search(right)
     gap = right[: after.start()] if after else ""
     english_before = _LATIN_RUN_LEFT.search(left)

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from cosyvoice_app.text import numbers as n
 from cosyvoice_app.text.rule import CAPITALS, DASH, DIGITS, NUM, Match, Reader, Rule, after, before, rule
+from cosyvoice_app.text.simplified import simplified
 from cosyvoice_app.text.units import CURRENCIES, MAGNITUDES
 
 _NAMES = "|".join(re.escape(c) for c in sorted(CURRENCIES, key=len, reverse=True))
@@ -25,7 +26,7 @@ def scaled(number: str, magnitude: str) -> str | None:
     >>> scaled("5.3", "billion"), scaled("1.5", "k"), scaled("0.12345", "k")
     ('5300000000', '1500', None)
     """
-    value = Decimal(number.replace(",", "")).scaleb(MAGNITUDES[magnitude])
+    value = Decimal(number.replace(",", "")).scaleb(MAGNITUDES[simplified(magnitude)])
     digits = f"{value:f}"
     whole, _, part = digits.partition(".")
     return whole if not part.strip("0") and len(whole) <= n.MAX_DIGITS else None
@@ -35,7 +36,7 @@ def zh_scaled(number: str, magnitude: str | None) -> str:
     """万 and 亿 as typed; what Mandarin has no step for (million, k) as the whole number."""
     if not magnitude:
         return n.zh_number(_plain(number))
-    if re.fullmatch("[千百]?[万亿]+", magnitude):
+    if re.fullmatch("[千百]?[万亿]+", simplified(magnitude)):
         return ("两" if number == "2" else n.zh_number(number)) + magnitude
     whole = scaled(number, magnitude)
     return n.zh_integer(whole) if whole else n.zh_number(number) + magnitude
@@ -45,10 +46,11 @@ def en_scaled(number: str, magnitude: str | None) -> str:
     """English steps by name; 万 and 亿 as the whole number."""
     if not magnitude:
         return n.en_number(_plain(number))
-    if MAGNITUDES[magnitude] % 3:
+    power = MAGNITUDES[simplified(magnitude)]
+    if power % 3:
         whole = scaled(number, magnitude)
         return n.en_integer(whole) if whole else f"{n.en_number(number)} {magnitude}"
-    step = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}[MAGNITUDES[magnitude]]
+    step = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}[power]
     return f"{n.en_number(number)} {step}"
 
 
@@ -71,7 +73,7 @@ def _zh_money(m: Match) -> str:
 
 
 def _en_money(m: Match) -> str:
-    if re.search("[万亿元]", m[0]):
+    if re.search("[万亿元]", simplified(m[0])):
         return _zh_money(m)  # what is typed in Han stays Han
     sign = {"-": "minus ", "+": "plus "}.get(_sign(m), "")
     if m["to"]:
@@ -101,7 +103,7 @@ def _zh_behind(m: Match) -> str:
 
 
 def _en_behind(m: Match) -> str:
-    if re.search("[万亿]", m[0]):
+    if re.search("[万亿]", simplified(m[0])):
         return _zh_behind(m)
     return _en_sum(m["number"], m["word"] or m["letter"], m["name"], False)
 

@@ -48,6 +48,7 @@ def to_words(text: str, before: str = "", after: str = "", alone: Language = "zh
     """
     out: list[str] = []
     dropped = ""
+    text, warnings = _without_cues(text)
     chunks = _chunks(text)
     for i, chunk in enumerate(chunks):
         left = (before + chunks[i - 1])[-_CONTEXT_CHARS:] if i else before
@@ -59,7 +60,25 @@ def to_words(text: str, before: str = "", after: str = "", alone: Language = "zh
     said = _tidy_spaces("".join(out))
     if not before.strip() or before.rstrip(" ").endswith("\n"):
         said = _BULLETS_LEFT_OVER.sub("", said)
-    return said, (f'Not spoken: "{dropped}".',) if dropped else ()
+    return said, (*warnings, f'Not spoken: "{dropped}".') if dropped else warnings
+
+
+_CUE = re.compile(
+    r"(?:(?<=\n)|^)(?:WEBVTT[^\n]{0,80}\n\s{0,9})?(?:\d{1,6} {0,9}\n)?"
+    r" {0,9}(?:\d{1,3}:)?\d\d:\d\d[.,]\d{1,3} {0,9}--> {0,9}(?:\d{1,3}:)?\d\d:\d\d[.,]\d{1,3}"
+    r"(?: {1,9}[a-z]{1,12}:[^\s:]{1,20}){0,8} {0,9}(?:\n|$)"
+)
+
+
+def _without_cues(text: str) -> tuple[str, tuple[str, ...]]:
+    """Subtitles (SRT, VTT) without the numbers and times of their cues, and one notice of that."""
+    if "-->" not in text:
+        return text, ()
+    cues = [" ".join(m[0].split()) for m in _CUE.finditer(text)]
+    if not cues:
+        return text, ()
+    more = f" and {len(cues) - 1} more of this kind" if len(cues) > 1 else ""
+    return _CUE.sub("", text), (f'Subtitle times are not spoken: "{cues[0]}"{more}.',)
 
 
 _CHUNK_CHARS, _CONTEXT_CHARS = 400, 60

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cosyvoice_app.text.simplified import both, simplified_chars
 from cosyvoice_app.types import Language
 
 Match = re.Match[str]
@@ -41,10 +42,10 @@ def rule(
     flags: int = 0,
 ) -> Rule:
     """`needs` default to a digit. Patterns are ASCII: a word ends where Han begins, or "Room 302等" would hide its
-    number.
+    number. Han is written Simplified here, and matches its Traditional forms too.
     """
-    sets = tuple(frozenset(some) for some in needs or (DIGITS,))
-    return Rule(re.compile(pattern, flags | re.ASCII), zh, en, alone, sets)
+    sets = tuple(frozenset(both(some)) for some in needs or (DIGITS,))
+    return Rule(re.compile(both(pattern), flags | re.ASCII), zh, en, alone, sets)
 
 
 def left_alone(_: Match) -> None:
@@ -52,13 +53,13 @@ def left_alone(_: Match) -> None:
 
 
 def before(match: Match, chars: int = 24) -> str:
-    """What stands right before the match."""
-    return match.string[max(0, match.start() - chars) : match.start()]
+    """What stands right before the match, in Simplified characters: for looking at, not for saying."""
+    return simplified_chars(match.string[max(0, match.start() - chars) : match.start()])
 
 
 def after(match: Match, chars: int = 24) -> str:
-    """What stands right behind the match."""
-    return match.string[match.end() : match.end() + chars]
+    """What stands right behind the match, in Simplified characters."""
+    return simplified_chars(match.string[match.end() : match.end() + chars])
 
 
 def says(zh: str, en: str) -> tuple[Reader, Reader]:

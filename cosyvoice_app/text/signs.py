@@ -77,7 +77,7 @@ MATHS: tuple[Rule, ...] = (
         "xyz",
     ),
     rule(
-        r"(?<=\d)\s?[xX]\s?(?=\d)",
+        r"(?<=\d)(?:\s[xX]\s|[xX])(?=\d)",
         lambda m: "乘",
         lambda m: " times " if re.search(r"(?i)\b(?:what'?s|what is|calculate|compute|solve)\b", before(m)) else " by ",
         "xX",
@@ -85,7 +85,7 @@ MATHS: tuple[Rule, ...] = (
     ),
     rule(r"(?<=\d)\s?[×*]\s?(?=\d)", *says("乘", " times "), "×*", DIGITS),
     rule(
-        rf"(?<=[{HAN}\s])[xX×](\d+)(?![\w.])(?!\s?[-+*/=^<>])",
+        rf"(?<=[{HAN}\s])[xX×](?!(?:86|64)\b)(\d+)(?![\w.])(?!\s?[-+*/=^<>])",
         lambda m: f"乘{m[1]}",
         lambda m: f"times {m[1]}",
         "xX×",
@@ -94,7 +94,8 @@ MATHS: tuple[Rule, ...] = (
     rule(r"(?<=\d)\s/\s(?=\d)", *says("除以", " divided by "), "/", DIGITS),
     # Angle brackets around words, and no comparison: <未知>, </foo>, List<String>.
     rule(
-        rf"(?:(?<![\w)\]{HAN}])(?<![\w)\]{HAN}]\s)<|</|(?<=[a-z])<(?=[A-Z]))([^<>\s\n][^<>\n]{{0,30}})(?<!\s)>",
+        rf"(?:(?<![\w)\]{HAN}])(?<![\w)\]{HAN}]\s)<|(?<=\s)<(?!\d)|</|(?<=[a-z])<(?=[A-Z])"
+        rf"|(?:(?<=[{HAN}])|(?<=[A-Za-z]{{2}}))<(?=[A-Za-z{HAN}][^<>\s，、且或]{{0,30}}>))([^<>\s\n][^<>\n]{{0,30}})(?<!\s)>",
         *each(lambda m: f" {m[1]} "),
         "<",
     ),

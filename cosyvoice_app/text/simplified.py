@@ -56,6 +56,20 @@ def simplified(text: str) -> str:
 
 
 @lru_cache(maxsize=1)
+def _by_number() -> dict[int, str]:
+    return {ord(other): char for other, char in _tables()[0].items() if other not in "〇著"}
+
+
+def simplified_chars(text: str) -> str:
+    """`simplified` without its phrases, many times as fast: for the few words that rules look for around a number.
+
+    >>> simplified_chars("用時1:23")
+    '用时1:23'
+    """
+    return text if text.isascii() else text.translate(_by_number())
+
+
+@lru_cache(maxsize=1)
 def _written_as() -> dict[str, str]:
     """Simplified character -> every other way to write it."""
     out: dict[str, str] = {}

@@ -125,6 +125,20 @@ UNITS: dict[str, tuple[str, str, str]] = {
     "‰": ("千分之", "per mille", "per mille"),
 }
 
+POINTED: dict[str, tuple[str, str, str]] = {
+    "in": ("英寸", "inch", "inches"),
+    "pt": ("品脱", "pint", "pints"),
+    "qt": ("夸脱", "quart", "quarts"),
+    "yr": ("年", "year", "years"),
+    "wk": ("周", "week", "weeks"),
+    "wks": ("周", "week", "weeks"),
+    "mo": ("个月", "month", "months"),
+    "mos": ("个月", "month", "months"),
+    "doz": ("打", "dozen", "dozen"),
+    "pkg": ("包", "package", "packages"),
+}
+"""Units that are one only with their point: 6 in. tall."""
+
 CURRENCIES: dict[str, tuple[str, str, str, str, str]] = {
     "$": ("美元", "dollar", "dollars", "cent", "cents"),
     "US$": ("美元", "US dollar", "US dollars", "cent", "cents"),
