@@ -9,7 +9,7 @@ import torch
 
 from cosyvoice_app.audio.framing import Framing, Pad, WindowName, samples_of
 from cosyvoice_app.audio.mel import MelBank, MelScale
-from cosyvoice_app.audio.spectral import Spectral
+from cosyvoice_app.audio.spectral import SHIFT, Spectral
 from cosyvoice_app.errors import ConfigError
 
 # Kaldi floors energies at float32's machine epsilon before the logarithm, whatever the dtype.
@@ -178,7 +178,7 @@ def bound(config: Config, rate_hz: int) -> tuple[Framing, Spectral]:
         # A floor that the clip's maximum sets comes between the logarithm and the cosines.
         cepstra = (config.coefficients, config.lifter) if config.top_db is None else None
         return framing, Spectral(frame, n_fft, config.window, True, bank, config.floor, log="log10", power=config.power,
-                                 cepstra=cepstra)  # fmt: skip
+                                 cepstra=cepstra, gain=10.0**SHIFT)  # fmt: skip
     if isinstance(config, WhisperMelConfig):
         # The reference drops the last frame of a centred transform; less padding on the right does the same.
         bank = MelBank(config.bins, 400, rate_hz, 0.0, rate_hz / 2, "slaney", True)

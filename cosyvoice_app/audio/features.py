@@ -132,29 +132,29 @@ class Extractor:
         samples = _widened(samples)
         if check:
             refuse_not_finite(samples, lengths)
-        own = checked_lengths(samples, lengths)
-        counts = self.framing.frame_counts(own)
+        own = checked_lengths(samples, lengths) if lengths is not None else None
         with _full_precision(samples.device.type):
             if samples.device.type == "cpu" and not (samples.requires_grad and torch.is_grad_enabled()):
-                values = self._packed(samples, own.tolist())
+                sizes = own.tolist() if own is not None else [samples.shape[1]] * len(samples)
+                counts, values = self._packed(samples, sizes)
             else:
-                values = self._padded(samples, lengths)
+                counts, values = self._padded(samples, own)
             if self.needs_whole_clip and values.numel():
                 values = self._floored(values, counts)
             if lengths is not None:
                 values = values * frame_mask(counts, values.shape[1])[..., None]
         return Features(values, counts)
 
-    def _packed(self, samples: Tensor, lengths: list[int]) -> Tensor:
-        """What `_spectral` makes of the clips' own frames alone, zeros after them [B, frames, columns]."""
-        counts = [self.framing.frames(length) for length in lengths]
+    def _packed(self, samples: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+        """Frames of each clip, and what `_spectral` makes of these alone, zeros after them [B, frames, columns]."""
+        counts = [self.framing.frames(size) for size in sizes]
         longest, columns = max(counts, default=0), self._spectral.columns
         if not longest:
-            return samples.new_zeros(len(samples), 0, self.bins)
-        new = samples.new_empty if len(set(lengths)) == 1 else samples.new_zeros
+            return torch.tensor(counts, dtype=torch.int64), samples.new_zeros(len(samples), 0, self.bins)
+        new = samples.new_empty if len(set(sizes)) == 1 else samples.new_zeros
         values = new(len(samples), longest, columns)
-        through_blocks(self._runs(samples, lengths, longest), self._spectral, values.view(-1, columns))
-        return values
+        through_blocks(self._runs(samples, sizes, longest), self._spectral, values.view(-1, columns))
+        return torch.tensor(counts, dtype=torch.int64), values
 
     def _runs(self, samples: Tensor, lengths: list[int], longest: int) -> Iterator[tuple[Tensor, int]]:
         """Each clip's runs of frames, and the row for the first frame of each where clips have `longest` rows."""
@@ -165,13 +165,14 @@ class Extractor:
                 yield run[0 if alike is None else clip], row
                 row += run.shape[1]
 
-    def _padded(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
-        """What `_spectral` makes of all frames of all clips, padded to the longest [B, frames, columns]."""
-        frames = padded_frames(samples, lengths, self.framing)
+    def _padded(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Frames of each clip, and what `_spectral` makes of as many as the longest has [B, frames, columns]."""
+        own = checked_lengths(samples, lengths)
+        counts, frames = self.framing.frame_counts(own), padded_frames(samples, own, self.framing)
         if not frames.shape[1]:
-            return samples.new_zeros(len(samples), 0, self.bins)
+            return counts, samples.new_zeros(len(samples), 0, self.bins)
         rows = in_blocks(lambda block: feature_rows(block, self._spectral), frames.flatten(0, 1))
-        return rows.view(len(samples), frames.shape[1], rows.shape[1])
+        return counts, rows.view(len(samples), frames.shape[1], rows.shape[1])
 
     def _floored(self, log_mel: Tensor, lengths: Tensor) -> Tensor:
         """What follows where a clip's own maximum sets the floor: log mel [B, frames, bins] -> [B, frames, bins]."""

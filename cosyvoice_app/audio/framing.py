@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cosyvoice_app.errors import BadInput, ConfigError
@@ -142,7 +143,7 @@ def checked_lengths(samples: Tensor, lengths: Tensor | None) -> Tensor:
 def refuse_not_finite(samples: Tensor, lengths: Tensor | None) -> None:
     """BadInput that names the first clip with a NaN or an infinity among its own samples."""
     # A sum is several times cheaper than asking each sample; only where it isn't finite is there more to ask.
-    if bool(samples.sum(dim=-1).isfinite().all()):
+    if math.isfinite(samples.sum().item()):
         return
     bad = ~samples.isfinite()
     if lengths is not None:
@@ -200,28 +201,30 @@ def runs_of(clips: Tensor, framing: Framing) -> list[Tensor]:
         return [whole.unfold(-1, frame, shift)]
     runs = []
     if head:
-        before = clips[:, 1 : left + 1].flip(-1) if framing.pad == "reflect" else clips.new_zeros(len(clips), left)
-        edge = torch.cat([before, clips[:, : (head - 1) * shift - left + frame]], dim=-1)
+        edge = clips[:, : (head - 1) * shift - left + frame]
+        if framing.pad == "reflect":
+            edge = torch.cat([clips[:, 1 : left + 1].flip(-1), edge], dim=-1)
+        else:
+            edge = F.pad(edge, (left, 0))
         runs.append(edge.unfold(-1, frame, shift))
     first = head * shift - left
     runs.append(clips[:, first:].unfold(-1, frame, shift)[:, :inside])
     if head + inside < count:
+        edge = clips[:, first + inside * shift :]
         if framing.pad == "reflect":
-            after = clips[:, n - 1 - beyond : n - 1].flip(-1)
+            edge = torch.cat([edge, clips[:, n - 1 - beyond : n - 1].flip(-1)], dim=-1)
         else:
-            after = clips.new_zeros(len(clips), beyond)
-        edge = torch.cat([clips[:, first + inside * shift :], after], dim=-1)
+            edge = F.pad(edge, (0, beyond))
         runs.append(edge.unfold(-1, frame, shift))
     return runs
 
 
-def padded_frames(samples: Tensor, lengths: Tensor | None, framing: Framing) -> Tensor:
+def padded_frames(samples: Tensor, lengths: Tensor, framing: Framing) -> Tensor:
     """Frames [B, frames, frame] of `samples` [B, n], padded from each clip's own end, without asking the device how
     long the clips are. Past a clip's own frames there is padding.
     """
     count = framing.frames(samples.shape[1])
     if not count:
         return samples.new_zeros(len(samples), 0, framing.frame)
-    own = checked_lengths(samples, lengths)
-    padded = _padded_to(samples, own, framing, (count - 1) * framing.shift + framing.frame)
+    padded = _padded_to(samples, lengths, framing, (count - 1) * framing.shift + framing.frame)
     return padded.unfold(-1, framing.frame, framing.shift)

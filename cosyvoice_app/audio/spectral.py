@@ -8,7 +8,6 @@ number of threads leave no trace.)
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -27,6 +26,9 @@ BLOCK_ROWS = 512
 BAND = 16
 """Filters computed together: each such band of them meets only the bins that any of them touches."""
 _ROOMS = 4
+SHIFT = 5.0
+"""Added to the logarithms that cepstra are made of, by way of the filters: float32 sums them more exactly around 0 than
+around the -10 of silence."""
 _TINY_POWER = 1e-30
 """Under the root of a magnitude, whose slope at 0 would be infinite."""
 
@@ -49,6 +51,8 @@ class Spectral:
     remove_dc: bool = False
     cepstra: tuple[int, int] | None = None
     """How many coefficients of which `lifter` follow the logarithm (log10); None: it is the end."""
+    gain: float = 1.0
+    """Of the filters and the floor: 10 ** SHIFT where cepstra follow, now or once the clip's maximum is known."""
 
     @property
     def columns(self) -> int:
@@ -81,18 +85,21 @@ def feature_rows(frames: Tensor, spec: Spectral) -> Tensor:
 
 
 def cepstra_rows(log_mel: Tensor, coefficients: int, lifter: int, out: Tensor | None = None) -> Tensor:
-    """log10 of mel energies [N, bins] -> cepstra of their decibels [N, coefficients]. With `out`, uses up `log_mel`.
-
-    The mean, which only the first coefficient holds, goes around the product: beside 100 dB of it the others' last
-    digits would be lost in float32.
-    """
+    """log10 of mel energies [N, bins], plus SHIFT -> cepstra of the energies' decibels [N, coefficients]."""
     bins = log_mel.shape[1]
     cosines = dct_matrix(bins, coefficients, lifter, str(log_mel.device), log_mel.dtype, scale=10.0)
-    mean = log_mel.mean(dim=1, keepdim=True)
-    cepstra = torch.mm(torch.sub(log_mel, mean, out=None if out is None else log_mel), cosines, out=out)
-    first = 1.0 + lifter / 2.0 * math.sin(math.pi / lifter) if lifter else 1.0
-    cepstra[:, :1].add_(mean * (10.0 * math.sqrt(bins) * first))
-    return cepstra
+    return torch.addmm(
+        _unshift(bins, coefficients, lifter, str(log_mel.device), log_mel.dtype), log_mel, cosines, out=out
+    )
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def _unshift(bins: int, coefficients: int, lifter: int, device: str, dtype: torch.dtype) -> Tensor:
+    """What takes SHIFT out of cepstra [coefficients]: only the first holds what all bins have in common."""
+    away = torch.zeros(coefficients, dtype=torch.float64)
+    away[0] = -SHIFT * dct_matrix(bins, 1, lifter, "cpu", torch.float64, scale=10.0).sum()
+    return away.to(device, dtype)
 
 
 class _Rooms(threading.local):
@@ -142,10 +149,11 @@ class Block:
         else:
             self._raw[at : at + len(frames)] = frames
 
-    def features(self) -> Tensor:
-        """[BLOCK_ROWS, columns], valid until the next call: of what was put in, and of whatever else lies there."""
+    def features(self, filled: int = BLOCK_ROWS) -> Tensor:
+        """[BLOCK_ROWS, columns], valid until the next call, of which the first `filled` rows were put in."""
         raw, before, spec = self._raw, self._before, self._spec
         if raw is not None and before is not None:
+            raw[filled:] = 0.0  # Pre-emphasis again and again would swell what was left there.
             if spec.remove_dc:
                 raw.sub_(raw.mean(dim=-1, keepdim=True))
             if spec.preemphasis:
@@ -166,7 +174,7 @@ def through_blocks(runs: Iterable[tuple[Tensor, int]], spec: Spectral, out: Tens
     places: list[list[int]] = []  # first row of the block, first row of `out`, rows
 
     def flush() -> None:
-        done = block.features()
+        done = block.features(filled)
         for at, row, rows in places:
             out[row : row + rows] = done[at : at + rows]
 
@@ -213,21 +221,22 @@ def _squares(windowed: Tensor, spec: Spectral) -> Tensor:
 
 def _logarithm(mel: Tensor, spec: Spectral) -> Tensor:
     """In place."""
-    mel = mel.add_(spec.floor) if spec.floor_mode == "add" else mel.clamp_min_(spec.floor)
+    floor = spec.floor * spec.gain
+    mel = mel.add_(floor) if spec.floor_mode == "add" else mel.clamp_min_(floor)
     return mel.log_() if spec.log == "ln" else mel.log10_()
 
 
 def _bands(spec: Spectral, like: Tensor) -> list[tuple[int, int, Tensor]]:
-    return _cut(spec.bank, spec.power == 2, str(like.device), like.dtype)
+    return _cut(spec.bank, spec.gain, spec.power == 2, str(like.device), like.dtype)
 
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)
-def _cut(bank: MelBank, parts: bool, device: str, dtype: torch.dtype) -> list[tuple[int, int, Tensor]]:
+def _cut(bank: MelBank, gain: float, parts: bool, device: str, dtype: torch.dtype) -> list[tuple[int, int, Tensor]]:
     """The filterbank cut into bands of filters: (first, last + 1 column of the spectrum, weights). With `parts` the
     spectrum's real and imaginary squares lie side by side, and each weight stands twice, so that the product adds them.
     """
-    whole = mel_filters(*bank, device, dtype)
+    whole = mel_filters(*bank, device, dtype) * gain
     if parts:
         whole = whole.repeat_interleave(2, dim=0)
     bands = []
