@@ -89,8 +89,13 @@ def _decoded(source: str | Path | bytes, max_seconds: float, max_bytes: int) -> 
     label = _label(source)
     source = Path(source) if isinstance(source, str) else source
     name = source.name if isinstance(source, Path) else ""
+    size = _file_size(source) if isinstance(source, Path) else 0
+    if isinstance(source, Path) and size <= max_bytes and (quick := _mono_pcm(source, max_seconds)) is not None:
+        return quick
+    # The reader makes room for all that is allowed, which is far more than most files need.
+    allowed = min(max_bytes, max(1, size)) if isinstance(source, Path) else max_bytes
     try:
-        decoded = decode(source, name_hint=name, max_bytes=max_bytes, max_seconds=max_seconds)
+        decoded = decode(source, name_hint=name, max_bytes=allowed, max_seconds=max_seconds)
     except TooLarge as error:
         raise TooLarge(
             f"The clip{label} is larger than {max_bytes / 1e6:.0f} MB, the most that is accepted. Save it "
@@ -104,6 +109,29 @@ def _decoded(source: str | Path | bytes, max_seconds: float, max_bytes: int) -> 
             raise _too_long(label, seconds, max_seconds) from error
         raise
     return decoded.samples, decoded.rate_hz
+
+
+def _mono_pcm(path: Path, max_seconds: float) -> tuple[FloatArray, int] | None:
+    """What `decode` gives for a mono wav or flac, in less than half the time and with the interpreter free meanwhile,
+    because libsndfile reads the file by itself. None for everything else, and for what is wrong in any way.
+    """
+    try:
+        with soundfile.SoundFile(str(path)) as file:
+            rate_hz: int = file.samplerate
+            plain = file.format in ("WAV", "WAVEX", "FLAC") and file.channels == 1 and file.subtype.startswith("PCM_")
+            if not plain or not 0 < file.frames <= max_seconds * rate_hz:
+                return None
+            samples: FloatArray = file.read(dtype="float32")
+    except (soundfile.LibsndfileError, OSError, UnicodeError):
+        return None
+    return (samples, rate_hz) if len(samples) else None
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # the reader says what is wrong with it
 
 
 def _plain(source: Audio | FloatArray | Tensor, rate_hz: int) -> tuple[FloatArray, int]:
