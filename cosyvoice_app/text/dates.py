@@ -228,6 +228,7 @@ DATES: tuple[Rule, ...] = (
         *each(lambda m: f"{_DAYS[m[1]]} to {_DAYS[m[2]]}"),
         "MTWFS",
     ),
+    rule(r"(?<!\w)'(\d\d)(?=[年届级])", *each(lambda m: n.zh_digits(m[1])), "'", DIGITS),
     rule(r"(?<![\d.])(\d\d)(?=年\s?\d{1,2}月)", *each(lambda m: n.zh_digits(m[1])), DIGITS, "年"),
     rule(
         r"(?<![\d.])(00|05|10|[5-9][05])(?=后(?![天年月日分秒小周个]|\d(?!\d后)))",

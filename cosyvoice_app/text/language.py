@@ -45,10 +45,8 @@ def at(text: str, start: int, end: int, default: Language) -> Language:
     left, right_text = text[left_bound:start], text[end:right_bound]
     around = left + " " + right_text
     if not has_han(around) and not _tells(around):
-        if has_han(text[:start]) or has_han(text[end:]):
-            return _nearest(text, start, end)
         if has_latin(_UNIT_LETTERS.sub("", around)):
-            return "en"
+            return _nearest(text, start, end) if has_han(text[:start] + text[end:]) else "en"
         around = text[:start] + " " + text[end:]
         if not has_han(around) and not has_latin(_UNIT_LETTERS.sub("", around)):
             return default
