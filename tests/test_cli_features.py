@@ -109,6 +109,14 @@ def test_safetensors_hold_the_same_and_say_what_it_is() -> None:
         assert file.metadata() == {"kind": "fbank", "rate_hz": "16000", "shift_samples": "160"}
 
 
+@pytest.mark.parametrize("file_format", ["npy", "safetensors"])
+def test_a_clip_shorter_than_a_frame_is_a_file_of_no_frames(file_format: str) -> None:
+    write("in/a.wav", 0.01)
+    assert run("in", "--format", file_format) == 0
+    values = np.load("out/a.npy") if file_format == "npy" else load_file("out/a.safetensors")["features"]
+    assert values.shape == (0, 80) and manifest()["a.wav"]["frames"] == 0
+
+
 def test_settings_and_rate_are_obeyed() -> None:
     write("in/a.wav")
     assert run("in", "--set", "bins=40", "--set", "low-hz=50", "--rate", "8000") == 0
@@ -289,7 +297,7 @@ def test_a_full_disk_ends_the_run_and_leaves_it_to_be_gone_on_with(monkeypatch: 
         write(f"in/c{i}.wav", seed=i)
     wrote = []
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: list[bytes | memoryview]) -> None:
         wrote.append(path)
         if len(wrote) > 2:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -166,31 +166,38 @@ class FeatureManifest:
 
     def _write(self) -> None:
         try:
-            write_whole(self.path, b"".join(map(_line, self._entries.values())))
+            write_whole(self.path, [b"".join(map(_line, self._entries.values()))])
         except OSError as error:
             raise AppError(f"{self.path} can't be written: {error.strerror or error}.") from error
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, parts: Sequence[bytes | memoryview]) -> None:
     """Whole or not at all under its name, replacing what was there. Raises OSError."""
-    part = path.with_name(f".unfinished-{uuid.uuid4().hex}.tmp")
+    unfinished = path.with_name(f".unfinished-{uuid.uuid4().hex}.tmp")
     try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+        with unfinished.open("wb", buffering=0) as file:
+            for part in parts:
+                left = memoryview(part)
+                while len(left):
+                    left = left[file.write(left) :]
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
-def packed(values: FloatArray, file_format: Format, metadata: dict[str, str]) -> bytes:
-    """A file's bytes. safetensors holds the tensor "features" and the metadata; .npy the array alone."""
+def packed(values: FloatArray, file_format: Format, metadata: dict[str, str]) -> list[bytes | memoryview]:
+    """A file's bytes. safetensors holds the tensor "features" and the metadata; .npy the array alone, which is not
+    copied on its way.
+    """
     if file_format == "npy":
-        stream = io.BytesIO()
-        np.save(stream, values)
-        return stream.getvalue()
+        header = io.BytesIO()
+        values = np.ascontiguousarray(values)
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+        return [header.getvalue(), values.reshape(-1).view(np.uint8).data]
     from safetensors.numpy import save
 
-    data: bytes = save({"features": values}, metadata)
-    return data
+    return [save({"features": values}, metadata)]
 
 
 def _same_name(output: str) -> str:

@@ -201,7 +201,7 @@ class _Work:
                                "there is room.") from error  # fmt: skip
             return error
         self._manifest.add(item, {"frames": result.frames, "bins": result.values.shape[1], "rate_hz": result.rate_hz,
-                                  "duration_s": round(result.seconds, 6), "bytes": len(data)})  # fmt: skip
+                                  "duration_s": round(result.seconds, 6), "bytes": sum(map(len, data))})  # fmt: skip
         return None
 
     def _show(self) -> None:
