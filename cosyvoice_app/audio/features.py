@@ -16,7 +16,6 @@ maximum sets the floor (Whisper's, `top_db`) it flows to that maximum too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -39,9 +38,9 @@ from cosyvoice_app.audio.framing import (
     checked_lengths,
     frame_audio,
     frame_mask,
+    frames_of,
     padded_frames,
     refuse_not_finite,
-    runs_of,
     samples_of,
     window,
 )
@@ -153,17 +152,9 @@ class Extractor:
             return torch.tensor(counts, dtype=torch.int64), samples.new_zeros(len(samples), 0, self.bins)
         new = samples.new_empty if len(set(sizes)) == 1 else samples.new_zeros
         values = new(len(samples), longest, columns)
-        through_blocks(self._runs(samples, sizes, longest), self._spectral, values.view(-1, columns))
+        frames = ((frames_of(samples[i, :size], self.framing), i * longest) for i, size in enumerate(sizes))
+        through_blocks(frames, self._spectral, values.view(-1, columns))
         return torch.tensor(counts, dtype=torch.int64), values
-
-    def _runs(self, samples: Tensor, lengths: list[int], longest: int) -> Iterator[tuple[Tensor, int]]:
-        """Each clip's runs of frames, and the row for the first frame of each where clips have `longest` rows."""
-        alike = runs_of(samples[:, : lengths[0]], self.framing) if len(set(lengths)) == 1 else None
-        for clip, length in enumerate(lengths):
-            row = clip * longest
-            for run in runs_of(samples[clip : clip + 1, :length], self.framing) if alike is None else alike:
-                yield run[0 if alike is None else clip], row
-                row += run.shape[1]
 
     def _padded(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Frames of each clip, and what `_spectral` makes of as many as the longest has [B, frames, columns]."""

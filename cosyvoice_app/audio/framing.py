@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cosyvoice_app.errors import BadInput, ConfigError
@@ -178,45 +177,24 @@ def _padded_to(samples: Tensor, lengths: Tensor, framing: Framing, total: int) -
     return torch.where(inside, samples.gather(1, at.clamp(0, samples.shape[1] - 1)), 0.0)
 
 
-def runs_of(clips: Tensor, framing: Framing) -> list[Tensor]:
-    """The frames of equally long clips [B, n], in order, as runs [B, k, frame]: views of the clips themselves, but for
-    copies of the few samples around either end that frames share with the padding.
-    """
-    n, frame, shift, left = clips.shape[-1], framing.frame, framing.shift, framing.left
+def frames_of(clip: Tensor, framing: Framing) -> Tensor:
+    """The frames [k, frame] of one clip [n]: a view of the clip, or of one padded copy where there is padding."""
+    n, left = clip.shape[0], framing.left
     count = framing.frames(n)
     if not count:
-        return []
-    head = max(0, -(-left // shift))
-    """Frames that begin before the clip."""
-    inside = min(max(0, (n + left - frame) // shift + 1), count) - head
-    """Frames that lie within it."""
-    beyond = (count - 1) * shift - left + frame - n
-    """Samples that the last frame needs after it."""
-    if inside < 1 or (framing.pad == "reflect" and n <= max(left, beyond)):
-        at = torch.arange(-left, n + beyond, device=clips.device)
-        if framing.pad == "reflect":
-            whole = clips[:, reflected(at, n)]
-        else:
-            whole = clips[:, at.clamp(0, n - 1)] * ((at >= 0) & (at < n))
-        return [whole.unfold(-1, frame, shift)]
-    runs = []
-    if head:
-        edge = clips[:, : (head - 1) * shift - left + frame]
-        if framing.pad == "reflect":
-            edge = torch.cat([clips[:, 1 : left + 1].flip(-1), edge], dim=-1)
-        else:
-            edge = F.pad(edge, (left, 0))
-        runs.append(edge.unfold(-1, frame, shift))
-    first = head * shift - left
-    runs.append(clips[:, first:].unfold(-1, frame, shift)[:, :inside])
-    if head + inside < count:
-        edge = clips[:, first + inside * shift :]
-        if framing.pad == "reflect":
-            edge = torch.cat([edge, clips[:, n - 1 - beyond : n - 1].flip(-1)], dim=-1)
-        else:
-            edge = F.pad(edge, (0, beyond))
-        runs.append(edge.unfold(-1, frame, shift))
-    return runs
+        return clip.new_zeros(0, framing.frame)
+    after = (count - 1) * framing.shift - left + framing.frame - n
+    """Samples that the last frame needs beyond the clip."""
+    if left <= 0 and after <= 0:
+        clip = clip[-left:]
+    elif framing.pad == "zeros":
+        zeros = clip.new_zeros(max(left, after, 0))
+        clip = torch.cat([zeros[: max(left, 0)], clip, zeros[: max(after, 0)]])
+    elif n > max(left, after):
+        clip = torch.cat([clip[1 : left + 1].flip(0), clip, clip[n - 1 - max(after, 0) : n - 1].flip(0)])
+    else:
+        clip = clip[reflected(torch.arange(-left, n + after, device=clip.device), n)]
+    return clip.unfold(0, framing.frame, framing.shift)[:count]
 
 
 def padded_frames(samples: Tensor, lengths: Tensor, framing: Framing) -> Tensor:
