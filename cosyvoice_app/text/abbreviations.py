@@ -92,7 +92,7 @@ def _ending(m: Match) -> str:
 
 ABBREVIATIONS: tuple[Rule, ...] = (
     rule(
-        r"(?<![A-Za-z_/.])(?:vs\.?|V[sS]\.(?=\s)|V[sS](?=\s(?!Code\b|Studio\b)[A-Z]|[^\x00-\x7f]))(?![A-Za-z_/.])",
+        r"(?<![A-Za-z_])(?:vs\.?|V[sS]\.|V[sS](?=\s?(?!Code\b|Studio\b|20|twenty|二零)[^\s.,，。!?]))(?![A-Za-z_])",
         *says("对", "versus"),
         "vV",
         alone="en",

@@ -115,6 +115,8 @@ def _keep_speech(text: str) -> tuple[str, str]:
 def _tidy_spaces(text: str) -> str:
     text = _RUN_OF_MARKS.sub(r"\1\1\1", text)
     text = re.sub(r"[ ]+", " ", text)
+    if "--" in text:  # what stood beside a symbol that went
+        text = re.sub(" ?-{2,} ?", "—", text)
     text = re.sub(r" ?\n ?", "\n", text)
     text = re.sub(r" +(?=[，。！？；：、…,.?!;:）)])", "", text)
     return re.sub(rf"(?<=[{HAN}，。！？；：、]) (?=[{HAN}，。！？；：、“《「（])", "", text)

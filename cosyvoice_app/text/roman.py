@@ -135,9 +135,9 @@ def _list_mark(language: int) -> Reader:
 
 ROMAN: tuple[Rule, ...] = (
     rule(rf"(?m)^{_SMALL}\.\s+(?=\S)", _list_mark(0), _list_mark(1), "IVX", "."),
-    rule(rf"((?:{_ZH_RULERS}|第)\s?){_R}", *each(_zh(1, 2)), "IVXLCDM"),
+    rule(rf"((?:{_ZH_RULERS}|第)\s?)([IVXLCDM]+)(?![A-Za-z])(?!-[A-Z])", *each(_zh(1, 2)), "IVXLCDM"),
     rule(
-        r"(?<![A-Za-z0-9])(I|[IVX]{2,})(?=\s?(?:型|期|级|类|世|度|卷|章|篇|幕|部分|阶段|相|区|组|册|号线|因子)|世纪)",
+        r"(?<![A-Za-z])(I|[IVX]{2,})(?=\s?(?:型|期|级|类|世|度|卷|章|篇|幕|部分|阶段|相|区|组|册|号线|因子)|世纪)",
         *each(_zh(0, 1)),
         "IVX",
     ),
