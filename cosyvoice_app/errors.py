@@ -133,3 +133,17 @@ def _tree(kind: type[AppError]) -> dict[str, type[AppError]]:
 
 
 _BY_TYPE = _tree(AppError)
+
+
+_MEMORY_CLASSES = ("OutOfMemoryError",)
+_MEMORY_WORDS = ("out of memory", "allocate memory", "not enough memory", "cublas_status_alloc_failed")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """MemoryError, torch's OutOfMemoryError by name (torch need not be loaded), and the plain RuntimeErrors of CPU
+    and CUDA allocators."""
+    if isinstance(error, MemoryError | OutOfMemory):
+        return True
+    if any(kind.__name__ in _MEMORY_CLASSES for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _MEMORY_WORDS)

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from cosyvoice_app.audio import feature_pipeline
+from cosyvoice_app.audio.clip_features import ClipFeatures
 from cosyvoice_app.audio.clip_loading import load_clip, resampled
-from cosyvoice_app.audio.feature_pipeline import ClipFeatures, FeaturePipeline
+from cosyvoice_app.audio.feature_pipeline import FeaturePipeline
 from cosyvoice_app.audio.features import KINDS, Extractor, Kind, extractor_for
 from cosyvoice_app.audio.grouping import LENGTH_EDGES, Grouper, length_bucket
 from cosyvoice_app.audio.halving import by_halves

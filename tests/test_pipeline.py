@@ -13,7 +13,7 @@ import pytest
 from engines_for_tests import QuickTone
 
 from cosyvoice_app.engines import device, registry
-from cosyvoice_app.engines.failure import is_out_of_memory, is_poisonous, translate
+from cosyvoice_app.engines.failure import is_poisonous, translate
 from cosyvoice_app.engines.tone import ToneEngine, ToneVocoder, frequency_hz
 from cosyvoice_app.errors import (
     BadAudio,
@@ -24,6 +24,7 @@ from cosyvoice_app.errors import (
     EngineFailure,
     OutOfMemory,
     TextError,
+    is_out_of_memory,
 )
 from cosyvoice_app.pipeline import Job, Pipeline, Spoken, plan, segment_seed
 from cosyvoice_app.settings import Settings

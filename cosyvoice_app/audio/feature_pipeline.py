@@ -24,18 +24,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Queue
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cosyvoice_app.audio.clip_features import BatchExtractor, ClipFeatures, PipelineStats
 from cosyvoice_app.audio.clip_loading import Loaded, Source, load_clip, not_finite
 from cosyvoice_app.audio.grouping import Grouper
-from cosyvoice_app.audio.halving import by_halves, is_out_of_memory
-from cosyvoice_app.audio.pools import Mark, PoolStats
+from cosyvoice_app.audio.halving import by_halves
+from cosyvoice_app.audio.pools import Mark
 from cosyvoice_app.audio.transfer import NotFinite, OnDevice, Transfer, torch_device
-from cosyvoice_app.errors import ConfigError, OutOfMemory, QueueFull
+from cosyvoice_app.errors import ConfigError, OutOfMemory, QueueFull, is_out_of_memory
 from cosyvoice_app.types import FloatArray
 
 T = TypeVar("T")
@@ -43,62 +44,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _CLIP_S_IN_BATCH = 10.0
-
-
-class BatchFeatures(Protocol):
-    @property
-    def values(self) -> Tensor: ...
-
-
-class BatchExtractor(Protocol):
-    """What is needed of an extractor; `features.Extractor` is one. `values` must be a new tensor [B, frames, bins].
-
-    `check` is always False: that samples are finite was seen to before they came to the device.
-    """
-
-    @property
-    def rate_hz(self) -> int: ...
-    @property
-    def bins(self) -> int: ...
-    def frames(self, samples: int, /) -> int: ...
-    def __call__(self, samples: Tensor, lengths: Tensor, /, *, check: bool) -> BatchFeatures: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ClipFeatures:
-    """`values` float32 [frames, bins]. `rate_hz` is that of the samples the features were made of, `source_rate_hz` and
-    `seconds` those of the clip as it came.
-
-    On the CPU the values are rows of their batch's result, uncopied, which lives as long as any of them is kept: copy
-    those that are kept while most others are not.
-    """
-
-    values: FloatArray
-    rate_hz: int
-    source_rate_hz: int
-    seconds: float
-
-    @property
-    def frames(self) -> int:
-        return len(self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineStats:
-    """Of what has been through a batch. `padded_s` over `seconds` is what padding cost; `memory_splits` counts batches
-    that ran out of memory. `pools` are "input" and, on CUDA, "staging" and "output".
-
-    `device_segments` counts what torch has taken from the CUDA driver for this process; like the pools' allocations it
-    stands still after warm-up.
-    """
-
-    clips: int
-    batches: int
-    seconds: float
-    padded_s: float
-    memory_splits: int
-    pools: dict[str, PoolStats]
-    device_segments: int | None
 
 
 @dataclass(slots=True, eq=False)

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
-from cosyvoice_app.errors import OutOfMemory
+from cosyvoice_app.errors import is_out_of_memory
 
 T = TypeVar("T")
-
-_MEMORY_WORDS = ("out of memory", "allocate memory", "not enough memory", "cublas_status_alloc_failed")
 
 
 def by_halves(
@@ -47,11 +43,3 @@ def by_halves(
     half = (start + stop + 1) // 2
     rest = [(start, half), (half, stop)]
     return [result for a, b in rest for result in by_halves(work, a, b, failed, shrunk, halved or memory)]
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """MemoryError, torch's own, and the plain RuntimeErrors of its allocators."""
-    kinds: tuple[type[BaseException], ...] = (MemoryError, OutOfMemory, torch.OutOfMemoryError)
-    if isinstance(error, kinds):
-        return True
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _MEMORY_WORDS)

@@ -239,7 +239,7 @@ def _peak_mb(name: str, clips: Clips) -> float:
 
 
 def _peak(name: str, clips: Clips) -> float:
-    compute = {"librosa": lambda: librosa_mfcc, "torchaudio": _torchaudio, "ours": lambda: _ours("cpu")}[name]()
+    compute = librosa_mfcc if name == "librosa" else _torchaudio() if name == "torchaudio" else _ours("cpu")
     compute(clips[:1])
     process, done, seen = psutil.Process(), threading.Event(), [0]
 

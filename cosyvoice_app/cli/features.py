@@ -28,7 +28,8 @@ from cosyvoice_app.engines import device as devices
 from cosyvoice_app.errors import AppError, ConfigError
 
 if TYPE_CHECKING:
-    from cosyvoice_app.audio.feature_pipeline import ClipFeatures, FeaturePipeline
+    from cosyvoice_app.audio.clip_features import ClipFeatures
+    from cosyvoice_app.audio.feature_pipeline import FeaturePipeline
     from cosyvoice_app.audio.features import Extractor
 
     Done = tuple[Item, Future[ClipFeatures]]

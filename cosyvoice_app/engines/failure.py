@@ -5,22 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 
-from cosyvoice_app.errors import AppError, EngineFailure, OutOfMemory
+from cosyvoice_app.errors import AppError, EngineFailure, OutOfMemory, is_out_of_memory
 
-_MEMORY_CLASSES = ("OutOfMemoryError",)
-_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory",
-                 "cublas_status_alloc_failed")
 _POISON_WORDS = ("cuda error", "device-side assert", "illegal memory access", "cudnn_status_execution_failed")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """MemoryError, torch's OutOfMemoryError by name (torch need not be loaded), and the plain RuntimeErrors of CPU
-    and CUDA allocators."""
-    if isinstance(error, MemoryError | OutOfMemory):
-        return True
-    if any(kind.__name__ in _MEMORY_CLASSES for kind in type(error).__mro__):
-        return True
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _MEMORY_WORDS)
 
 
 def is_poisonous(error: BaseException) -> bool:

@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 from cosyvoice_app.console import make_safe
 from cosyvoice_app.engines import registry
 from cosyvoice_app.engines.base import Engine
-from cosyvoice_app.engines.failure import is_out_of_memory, is_poisonous, release_memory, translate
+from cosyvoice_app.engines.failure import is_poisonous, release_memory, translate
 from cosyvoice_app.engines.memory import read_memory
-from cosyvoice_app.errors import AppError, Cancelled, ConfigError, EngineFailure, OutOfMemory
+from cosyvoice_app.errors import AppError, Cancelled, ConfigError, EngineFailure, OutOfMemory, is_out_of_memory
 from cosyvoice_app.pipeline import EngineFacts, Job, Pipeline
 from cosyvoice_app.serving.messages import (
     AskStatus,
