@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -141,7 +142,7 @@ class Extractor:
             if self.needs_whole_clip and values.numel():
                 values = self._floored(values, counts)
             if lengths is not None:
-                values = values * frame_mask(counts, values.shape[1])[..., None]
+                values = torch.where(frame_mask(counts, values.shape[1])[..., None], values, 0.0)
         return Features(values, counts)
 
     def _packed(self, samples: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
@@ -162,7 +163,8 @@ class Extractor:
         counts, frames = self.framing.frame_counts(own), padded_frames(samples, own, self.framing)
         if not frames.shape[1]:
             return counts, samples.new_zeros(len(samples), 0, self.bins)
-        rows = in_blocks(lambda block: feature_rows(block, self._spectral), frames.flatten(0, 1))
+        spec = self._spectral
+        rows = in_blocks(lambda block: feature_rows(block, spec), frames.flatten(0, 1), spec.block_rows)
         return counts, rows.view(len(samples), frames.shape[1], rows.shape[1])
 
     def _floored(self, log_mel: Tensor, lengths: Tensor) -> Tensor:
@@ -245,7 +247,10 @@ def mel24k(samples: Tensor, high_hz: float = 0.0) -> Tensor:
 
 
 def _values(kind: Kind, samples: Tensor, rate_hz: int, config: Config) -> Tensor:
-    return Extractor(kind, config, rate_hz)(samples, check=False).values
+    return _extractor(kind, config, rate_hz)(samples, check=False).values
+
+
+_extractor = lru_cache(maxsize=64)(Extractor)
 
 
 def deltas(features: Features, reach: int = 2) -> Features:

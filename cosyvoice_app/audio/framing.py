@@ -89,11 +89,6 @@ class Framing:
         beyond = lengths + (self.left + self.right - self.frame)
         return torch.where((lengths > 0) & (beyond >= 0), 1 + beyond.div(self.shift, rounding_mode="floor"), 0)
 
-    @property
-    def gap(self) -> int:
-        """Frames that would reach from one clip into the next where clips lie on one tape."""
-        return -(-max(0, self.frame - self.shift) // self.shift)
-
 
 def frame_mask(lengths: Tensor, frames: int) -> Tensor:
     """[B, frames], true where a frame is the clip's own."""
@@ -166,7 +161,7 @@ def reflected(index: Tensor, length: Tensor | int) -> Tensor:
 
 
 def _padded_to(samples: Tensor, lengths: Tensor, framing: Framing, total: int) -> Tensor:
-    """`_padded` where each clip ends at its own length, without asking the device for the lengths."""
+    """[B, total]: the clips with `framing`'s padding around each one's own end."""
     at = torch.arange(-framing.left, total - framing.left, device=samples.device).expand(len(lengths), total)
     ends = lengths[:, None]
     if framing.pad == "reflect":
@@ -199,10 +194,11 @@ def frames_of(clip: Tensor, framing: Framing) -> Tensor:
 
 def padded_frames(samples: Tensor, lengths: Tensor, framing: Framing) -> Tensor:
     """Frames [B, frames, frame] of `samples` [B, n], padded from each clip's own end, without asking the device how
-    long the clips are. Past a clip's own frames there is padding.
+    long the clips are. Past a clip's own frames lies whatever lies there.
     """
     count = framing.frames(samples.shape[1])
     if not count:
         return samples.new_zeros(len(samples), 0, framing.frame)
-    padded = _padded_to(samples, lengths, framing, (count - 1) * framing.shift + framing.frame)
-    return padded.unfold(-1, framing.frame, framing.shift)
+    if framing.left or framing.right:
+        samples = _padded_to(samples, lengths, framing, (count - 1) * framing.shift + framing.frame)
+    return samples.unfold(-1, framing.frame, framing.shift)

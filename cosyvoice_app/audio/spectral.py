@@ -23,6 +23,7 @@ from cosyvoice_app.audio.framing import WindowName, window
 from cosyvoice_app.audio.mel import MelBank, dct_matrix, mel_filters
 
 BLOCK_ROWS = 512
+"""At most."""
 BAND = 16
 """Filters computed together: each such band of them meets only the bins that any of them touches."""
 _ROOMS = 4
@@ -53,6 +54,11 @@ class Spectral:
     """How many coefficients of which `lifter` follow the logarithm (log10); None: it is the end."""
     gain: float = 1.0
     """Of the filters and the floor: 10 ** SHIFT where cepstra follow, now or once the clip's maximum is known."""
+
+    @property
+    def block_rows(self) -> int:
+        """As many as keep a block's samples and spectra, some 2 MB, near the processor."""
+        return min(BLOCK_ROWS, 1 << (BLOCK_ROWS * 512 // self.n_fft).bit_length() - 1)
 
     @property
     def columns(self) -> int:
@@ -133,13 +139,14 @@ class Block:
     def __init__(self, spec: Spectral, like: Tensor) -> None:
         self._spec = spec
         like = torch.empty(0, dtype=like.dtype)
-        self._padded = like.new_zeros(BLOCK_ROWS, spec.n_fft)
+        self.rows = rows = spec.block_rows
+        self._padded = like.new_zeros(rows, spec.n_fft)
         self._windowed = self._padded[:, : spec.frame]
-        self._mel = like.new_empty(BLOCK_ROWS, spec.bank.bins)
+        self._mel = like.new_empty(rows, spec.bank.bins)
         self._filters, self._mel_bands = _bands(spec, like), torch.split(self._mel, BAND, dim=1)
         self._window = _window(spec, like)
-        self._cepstra = like.new_empty(BLOCK_ROWS, spec.columns) if spec.cepstra else None
-        self._raw = like.new_zeros(BLOCK_ROWS, spec.frame) if spec.remove_dc or spec.preemphasis else None
+        self._cepstra = like.new_empty(rows, spec.columns) if spec.cepstra else None
+        self._raw = like.new_zeros(rows, spec.frame) if spec.remove_dc or spec.preemphasis else None
         self._before = torch.empty_like(self._raw) if self._raw is not None else None
 
     def put(self, frames: Tensor, at: int) -> None:
@@ -149,8 +156,8 @@ class Block:
         else:
             self._raw[at : at + len(frames)] = frames
 
-    def features(self, filled: int = BLOCK_ROWS) -> Tensor:
-        """[BLOCK_ROWS, columns], valid until the next call, of which the first `filled` rows were put in."""
+    def features(self, filled: int) -> Tensor:
+        """[rows, columns], valid until the next call, of which the first `filled` rows were put in."""
         raw, before, spec = self._raw, self._before, self._spec
         if raw is not None and before is not None:
             raw[filled:] = 0.0  # Pre-emphasis again and again would swell what was left there.
@@ -181,27 +188,27 @@ def through_blocks(runs: Iterable[tuple[Tensor, int]], spec: Spectral, out: Tens
     for frames, row in runs:
         start = 0
         while start < len(frames):
-            taken = min(len(frames) - start, BLOCK_ROWS - filled)
+            taken = min(len(frames) - start, block.rows - filled)
             block.put(frames[start : start + taken], filled)
             if places and places[-1][1] + places[-1][2] == row + start:
                 places[-1][2] += taken
             else:
                 places.append([filled, row + start, taken])
             start, filled = start + taken, filled + taken
-            if filled == BLOCK_ROWS:
+            if filled == block.rows:
                 flush()
                 filled, places = 0, []
     if filled:
         flush()
 
 
-def in_blocks(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def in_blocks(work: Callable[[Tensor], Tensor], rows: Tensor, block_rows: int = BLOCK_ROWS) -> Tensor:
     """`work(rows)` for rows [N, n] that it treats one by one: on the CPU in blocks, elsewhere all at once."""
     if rows.device.type != "cpu":
         return work(rows)
     parts = []
-    for block in torch.split(rows, BLOCK_ROWS):
-        missing = BLOCK_ROWS - len(block)
+    for block in torch.split(rows, block_rows):
+        missing = block_rows - len(block)
         parts.append(work(F.pad(block, (0, 0, 0, missing)))[: len(block)] if missing else work(block))
     return torch.cat(parts)
 
