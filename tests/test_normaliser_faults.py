@@ -111,6 +111,7 @@ SAID: dict[str, tuple[tuple[str, str], ...]] = {
         ("in 1990-95", "in nineteen ninety to ninety-five"),
         ("1990-95年", "一九九零到九五年"),
         ("wait 5s", "wait five seconds"),
+        ("two 30s clips", "two thirty seconds clips"),
     ),
     "dates": (
         ("The date is 3-5-2024.", "The date is March fifth twenty twenty-four"),
@@ -118,9 +119,11 @@ SAID: dict[str, tuple[tuple[str, str], ...]] = {
         ("5 Mar 2024 / Mar 5", "the fifth of March twenty twenty-four March fifth"),
         ("有效期08/26", "有效期二零二六年八月"),
         ("Valid thru 11/27", "Valid thru November twenty twenty-seven"),
+        ("Valid until 12/25", "Valid until December twenty-fifth"),
         ("Closed 12/25 & 1/1", "Closed December twenty-fifth and January first"),
         ("due 3/1 or 4/1", "due March first or April first"),
         ("财报Q3'23", "财报Q三二三年"),
+        ("'24年毕业", "二四年毕业"),
         ("FY'24 results", "FY twenty twenty-four results"),
     ),
     "names with hyphens": (

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 
 from cosyvoice_app.text import numbers as n
-from cosyvoice_app.text.abbreviations import MONTHS
 from cosyvoice_app.text.chars import HAN
 from cosyvoice_app.text.codes import digits_only, en_phone
-from cosyvoice_app.text.dates import is_date
+from cosyvoice_app.text.fractions import (
+    en_decimals,
+    en_fraction,
+    en_part_of_unit,
+    zh_decimals,
+    zh_fraction,
+    zh_part_of_unit,
+)
 from cosyvoice_app.text.money import en_scaled, zh_scaled
 from cosyvoice_app.text.rule import DASH, DIGITS, NUM, Match, Rule, after, before, left_alone, rule, says
 from cosyvoice_app.text.units import POINTED, UNITS
@@ -67,30 +73,6 @@ def _en_unit(m: Match) -> str | None:
     return f"{sign}{n.en_number(m['number'])} {one if m['number'] == '1' else many}{per}"
 
 
-def _zh_part_of_unit(m: Match) -> str | None:
-    top, bottom = m[2], m[3]
-    if not 0 < int(top) < int(bottom):
-        return None
-    whole = n.zh_integer(m[1]) + "又" if m[1] else ""
-    return f"{whole}{n.zh_integer(bottom)}分之{n.zh_integer(top)}{UNITS[m[4]][0] if m[4] else ''}"
-
-
-def _en_part_of_unit(m: Match) -> str | None:
-    top, bottom = m[2], m[3]
-    if not 0 < int(top) < int(bottom):
-        return None
-    name = _en_part(int(top), int(bottom))
-    said = f"{n.en_integer(m[1])} and {re.sub('^one ', 'a ', name)}" if m[1] else name
-    return f"{said} {UNITS[m[4]][2 if m[1] else 1]}" if m[4] else said
-
-
-def _en_part(top: int, bottom: int) -> str:
-    name = {2: "half", 4: "quarter"}.get(bottom, n.en_ordinal(str(bottom)))
-    if top != 1:
-        name = {2: "halves"}.get(bottom, name + "s")
-    return f"{n.en_integer(str(top))} {name}"
-
-
 def zh_below(number: str) -> str:
     return ("零下" if number[:1] in "-−" else "") + n.zh_number(number.lstrip("+-−"))
 
@@ -129,39 +111,6 @@ def _en_version(m: Match) -> str:
     spoken = " point ".join(n.en_digits(p) if len(p) > 2 else n.en_integer(p) for p in m[2].split("."))
     step = (f" {m[3]}" if m[3] else "") + (f" {n.en_integer(m[4])}" if m[4] else "")
     return f"{m[1]} {spoken}".strip() + step
-
-
-def _zh_fraction(m: Match) -> str:
-    if m[1] == m[2] or int(m[2]) == 0 or re.search("[血高低]压[为是约：:]?$", before(m)):
-        return f"{n.zh_integer(m[1])}比{n.zh_integer(m[2])}"
-    return f"{n.zh_integer(m[2])}分之{n.zh_integer(m[1])}"
-
-
-def _en_fraction(m: Match) -> str:
-    top, bottom = int(m[1]), int(m[2])
-    if top == bottom:
-        return f"{n.en_integer(m[1])}-{n.en_integer(m[2])}"
-    if bottom == 0 or top > bottom:
-        return f"{n.en_integer(m[1])} over {n.en_integer(m[2])}"
-    if bottom > 12 and bottom not in (16, 20, 32, 64):
-        if is_date(m[1], m[2]) and re.match(r"\s?(?:[.,;:!?)]|$|(?:at|from|to|through|until|and)\b)", after(m)):
-            return f"{MONTHS[top - 1]} {n.en_ordinal(m[2])}"
-        return f"{n.en_integer(m[1])} out of {n.en_integer(m[2])}"
-    of_ten = bottom in (10, 100) and not re.match(r"\s(?:of|a|an|inch|mile)\b", after(m))
-    if of_ten or re.match(r"\sstars?\b", after(m)):
-        return f"{n.en_integer(m[1])} out of {n.en_integer(m[2])}"
-    return _en_part(top, bottom)
-
-
-def _zh_decimals(m: Match) -> str:
-    """3.9/4.0 sets two figures beside each other; 1/2.8 is a fraction. The figures are read by the rules behind."""
-    top, bottom = m[0].split("/")
-    return f"{bottom}分之{top}" if top == "1" else f"{top}比{bottom}"
-
-
-def _en_decimals(m: Match) -> str:
-    top, bottom = m[0].split("/")
-    return f"{top} {'out of' if 1 < float(top) <= float(bottom) else 'over'} {bottom}"
 
 
 def _is_phone_like(m: Match) -> bool:
@@ -263,8 +212,8 @@ def _inches(m: Match) -> bool:
 AMOUNTS: tuple[Rule, ...] = (
     rule(
         r"(?<![\d/.,])(?:\d+\.\d+/\d+(?:\.\d+)?|\d+/\d+\.\d+)(?![\d/]|[.,]\d)",
-        _zh_decimals,
-        _en_decimals,
+        zh_decimals,
+        en_decimals,
         "/",
         ".",
         DIGITS,
@@ -318,15 +267,15 @@ AMOUNTS: tuple[Rule, ...] = (
     rule(rf"((?:(?<![A-Za-z\d%％])[-−+])?(?:{NUM}))\s?([%％‰])", _zh_percent, _en_percent, "%％‰", DIGITS),
     rule(
         rf"(?<![\d/.-])(?:(\d{{1,3}})\s)?(\d{{1,2}})/(\d{{1,2}})(?![\d/]|\.\d)\s?(?:({_UNIT_WORD})(?![A-Za-z\d])){_POINT}",
-        _zh_part_of_unit,
-        _en_part_of_unit,
+        zh_part_of_unit,
+        en_part_of_unit,
         "/",
         DIGITS,
     ),
     rule(
         r"(?<![\d/.-])(\d{1,3})\s(\d{1,2})/(\d{1,2})(?![\d/]|\.\d)()",
-        _zh_part_of_unit,
-        _en_part_of_unit,
+        zh_part_of_unit,
+        en_part_of_unit,
         "/",
         DIGITS,
     ),
@@ -390,7 +339,7 @@ AMOUNTS: tuple[Rule, ...] = (
     ),
     rule(r"(?<![\d/])24/7(?![\d/])", *says("七乘二十四", "twenty-four seven"), "/", DIGITS, alone="en"),
     rule(r"(?<![\d/])9/11(?![\d/])", *says("九一一", "nine eleven"), "/", DIGITS, alone="en"),
-    rule(r"(?<![\d/.])(\d{1,4})/(\d{1,4})(?![\d/]|\.\d)", _zh_fraction, _en_fraction, "/", DIGITS),
+    rule(r"(?<![\d/.])(\d{1,4})/(\d{1,4})(?![\d/]|\.\d)", zh_fraction, en_fraction, "/", DIGITS),
     # Twice as much: 2x faster, 0.5x, but not the 2x of an equation.
     rule(
         r"(?<![\w.+*/=×^-])(?<![+*/=×^-]\s)(\d+(?:\.\d+)?)[xX×](?![\w²³⁴])(?!\s?[-+*/=^<>])",

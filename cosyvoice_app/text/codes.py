@@ -272,7 +272,8 @@ IN_NAMES: tuple[Rule, ...] = (
     rule(r"(?<![\w.,])(10+|1(?:0{0,2})(?:,000)+)s(?=\sof\b)", left_alone, _en_many, "s", DIGITS, alone="en"),
     rule(
         r"(?i:\b(?:two|three|four|five|six|many|several|some|few|double|triple|pocket|by|(?:pair|set|bunch|lot|lots)\sof)\s)"
-        r"(\d{1,3}s(?:(?:,\s(?:and\s)?|\s(?:and|or)\s)\d{1,3}s){0,9})\b",
+        r"(\d{1,3}s(?:(?:,\s(?:and\s)?|\s(?:and|or)\s)\d{1,3}s){0,9})\b"
+        r"(?!\s(?:clips?|ads?|spots?|videos?|intervals?|sprints?|breaks?|rounds?|holds?|shots?|delays?|later|ago)\b)",
         left_alone,
         lambda m: m[0][: -len(m[1])] + re.sub(r"(\d+)s", lambda one: n.en_plural(n.en_integer(one[1])), m[1]),
         "s",

@@ -24,9 +24,7 @@ from cosyvoice_app.text.rule import (
 
 _DAYS = DAYS | {day: day for day in DAYS.values()}
 _EXPIRY = re.compile(
-    r"(?:有效期[至到限]?|到期日?期?|过期|失效日?期?|\bexp(?:iry|ires|iration|\.)?(?:\sdate)?|\bvalid\s(?:thru|through|until|to)|"
-    r"\bgood\sthru)[:：]?\s?$",
-    re.IGNORECASE,
+    r"(?:有效期限?|\bexp(?:iry|iration)?\.?(?:\sdate)?|\b(?:valid|good)\sthru)[:：]?\s?$", re.IGNORECASE
 )
 _MONTH = "(?:" + "|".join(f"{m}|{m[:3]}\\.?" for m in MONTHS) + "|Sept\\.?)"
 

@@ -117,6 +117,8 @@ def _tidy_spaces(text: str) -> str:
     text = re.sub(r"[ ]+", " ", text)
     if "--" in text:  # what stood beside a symbol that went
         text = re.sub(" ?-{2,} ?", "—", text)
+    # A sentence doesn't begin with a dash: on a line of its own it would be taken for a bullet.
+    text = re.sub(r"(?<=[。！？；!?.;]) ?- +", " ", text)
     text = re.sub(r" ?\n ?", "\n", text)
     text = re.sub(r" +(?=[，。！？；：、…,.?!;:）)])", "", text)
     return re.sub(rf"(?<=[{HAN}，。！？；：、]) (?=[{HAN}，。！？；：、“《「（])", "", text)
