@@ -2,8 +2,8 @@
 
 On the CPU rows go through in blocks of one size, the last one filled up, so that the working set stays in cache, and
 so that what comes out for a frame depends on nothing but that frame: matrix products and transforms of other shapes may
-take other paths with other rounding. (`tests/test_features_accuracy.py` checks that a row's place in the block and the
-number of threads leave no trace.)
+take other paths with other rounding, and large products do so even by a row's place (see `_product`).
+`tests/test_features_accuracy.py` checks that a row's place and the number of threads leave no trace.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from cosyvoice_app.audio.mel import MelBank, dct_matrix, mel_filters
 
 BLOCK_ROWS = 512
 """At most."""
-BAND = 16
+BAND = 32
 """Filters computed together: each such band of them meets only the bins that any of them touches."""
+FEW_ROWS = 16
 _ROOMS = 4
 SHIFT = 5.0
 """Added to the logarithms that cepstra are made of, by way of the filters: float32 sums them more exactly around 0 than
@@ -83,10 +84,8 @@ def feature_rows(frames: Tensor, spec: Spectral) -> Tensor:
         # The sample before the first is taken to be the first.
         frames = frames - torch.cat([frames[:, :1], frames[:, :-1]], dim=-1) * spec.preemphasis
     squares = _squares(F.pad(frames * _window(spec, frames), (0, spec.n_fft - spec.frame)), spec)
-    log_mel = _logarithm(
-        torch.cat([squares[:, low:high] @ filters for low, high, filters in _bands(spec, frames)], 1), spec
-    )
-
+    bands = [_product(squares[:, low:high], filters) for low, high, filters in _bands(spec, frames)]
+    log_mel = _logarithm(torch.cat(bands, dim=1), spec)
     return log_mel if spec.cepstra is None else cepstra_rows(log_mel, *spec.cepstra)
 
 
@@ -94,9 +93,20 @@ def cepstra_rows(log_mel: Tensor, coefficients: int, lifter: int, out: Tensor | 
     """log10 of mel energies [N, bins], plus SHIFT -> cepstra of the energies' decibels [N, coefficients]."""
     bins = log_mel.shape[1]
     cosines = dct_matrix(bins, coefficients, lifter, str(log_mel.device), log_mel.dtype, scale=10.0)
-    return torch.addmm(
-        _unshift(bins, coefficients, lifter, str(log_mel.device), log_mel.dtype), log_mel, cosines, out=out
-    )
+    away = _unshift(bins, coefficients, lifter, str(log_mel.device), log_mel.dtype)
+    return _product(log_mel, cosines, out).add_(away)
+
+
+def _product(rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+    """rows [N, k] @ matrix [k, m]. On the CPU, where N is a block's, as products of 16 rows each: of larger ones MKL
+    gives some rows to other kernels, by their place and the number of threads, which shows in their last bits.
+    """
+    if rows.device.type != "cpu":
+        return rows @ matrix
+    few = len(rows) // FEW_ROWS
+    in_few = None if out is None else out.view(few, FEW_ROWS, matrix.shape[1])
+    found = torch.bmm(rows.view(few, FEW_ROWS, rows.shape[1]), matrix.expand(few, *matrix.shape), out=in_few)
+    return found.view(len(rows), matrix.shape[1])
 
 
 @lru_cache(maxsize=32)
@@ -143,7 +153,7 @@ class Block:
         self._padded = like.new_zeros(rows, spec.n_fft)
         self._windowed = self._padded[:, : spec.frame]
         self._mel = like.new_empty(rows, spec.bank.bins)
-        self._filters, self._mel_bands = _bands(spec, like), torch.split(self._mel, BAND, dim=1)
+        self._filters = _bands(spec, like)
         self._window = _window(spec, like)
         self._cepstra = like.new_empty(rows, spec.columns) if spec.cepstra else None
         self._raw = like.new_zeros(rows, spec.frame) if spec.remove_dc or spec.preemphasis else None
@@ -169,8 +179,8 @@ class Block:
                 raw.sub_(before)
             torch.mul(raw, self._window, out=self._windowed)
         squares = _squares(self._padded, spec)
-        for (low, high, filters), out in zip(self._filters, self._mel_bands, strict=True):
-            torch.mm(squares[:, low:high], filters, out=out)
+        bands = [_product(squares[:, low:high], filters) for low, high, filters in self._filters]
+        torch.cat(bands, dim=1, out=self._mel)
         log_mel = _logarithm(self._mel, spec)
         return log_mel if spec.cepstra is None else cepstra_rows(log_mel, *spec.cepstra, out=self._cepstra)
 
