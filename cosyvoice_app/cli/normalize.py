@@ -15,8 +15,8 @@ HELP = "show what will be spoken: the segments that go to the tokenizer"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT",
-                        help='"-" reads standard input; put -- before a text that begins with a hyphen. Any length will do, '
-                             "unless --max-chars is given")
+                        help='"-" reads standard input; put -- before a text that begins with a hyphen. Any length '
+                             "will do, unless --max-chars is given")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_engine_arguments(parser)
 

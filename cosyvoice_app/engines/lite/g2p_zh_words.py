@@ -24,7 +24,8 @@ _NEUTRAL = """
 下去 xia4 qu5
 """
 _POLYPHONES = """
-大夫 dai4 fu5|士大夫 shi4 da4 fu1|薄荷 bo4 he5|银行 yin2 hang2|行长 hang2 zhang3|换行 huan4 hang2|行业 hang2 ye4|行不行 xing2 bu5 xing2|还书 huan2 shu1
+大夫 dai4 fu5|士大夫 shi4 da4 fu1|薄荷 bo4 he5
+银行 yin2 hang2|行长 hang2 zhang3|换行 huan4 hang2|行业 hang2 ye4|行不行 xing2 bu5 xing2|还书 huan2 shu1
 还钱 huan2 qian2|还给 huan2 gei3|还债 huan2 zhai4|还款 huan2 kuan3|归还 gui1 huan2|很长 hen3 chang2|太长 tai4 chang2
 更长 geng4 chang2|最长 zui4 chang2|多长 duo1 chang2|真长 zhen1 chang2|好长 hao3 chang2|米长 mi3 chang2
 长长的 chang2 chang2 de5|不长 bu4 chang2|长着 zhang3 zhe5|长得 zhang3 de5|数了数 shu3 le5 shu3|数一数 shu3 yi1 shu3
