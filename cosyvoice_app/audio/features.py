@@ -48,7 +48,7 @@ from cosyvoice_app.audio.framing import (
 from cosyvoice_app.audio.mel import MelScale, dct_matrix, mel_filters
 from cosyvoice_app.audio.spectral import (
     Spectral,
-    cepstra_rows,
+    all_cepstra,
     feature_rows,
     in_blocks,
     magnitude_spectrum,
@@ -169,15 +169,15 @@ class Extractor:
 
     def _floored(self, log_mel: Tensor, lengths: Tensor) -> Tensor:
         """What follows where a clip's own maximum sets the floor: log mel [B, frames, bins] -> [B, frames, bins]."""
-        others = ~frame_mask(lengths, log_mel.shape[1])[..., None]
-        loudest = log_mel.masked_fill(others, -torch.inf).amax(dim=(1, 2), keepdim=True)
+        own = log_mel
+        if log_mel.device.type != "cpu" or int(lengths.min()) < log_mel.shape[1]:
+            own = log_mel.masked_fill(~frame_mask(lengths, log_mel.shape[1])[..., None], -torch.inf)
+        loudest = own.amax(dim=(1, 2), keepdim=True)
         if not isinstance(self.config, MfccConfig):
             return (torch.maximum(log_mel, loudest - 8.0) + 4.0) / 4.0
-        config = self.config
-        floored = torch.maximum(log_mel, loudest - (config.top_db or 0.0) / 10.0)
-        return in_blocks(
-            lambda block: cepstra_rows(block, config.coefficients, config.lifter), floored.flatten(0, 1)
-        ).view(*floored.shape[:2], self.bins)
+        floored = torch.maximum(log_mel, loudest - (self.config.top_db or 0.0) / 10.0)
+        rows = all_cepstra(floored.flatten(0, 1), self.config.coefficients, self.config.lifter)
+        return rows.view(*floored.shape[:2], self.bins)
 
 
 _CONFIGS: dict[str, type[MfccConfig | FbankConfig | LogMelConfig | WhisperMelConfig | Mel24kConfig]] = {

@@ -97,6 +97,21 @@ def cepstra_rows(log_mel: Tensor, coefficients: int, lifter: int, out: Tensor | 
     return _product(log_mel, cosines, out).add_(away)
 
 
+def all_cepstra(log_mel: Tensor, coefficients: int, lifter: int) -> Tensor:
+    """`cepstra_rows` of any number of rows [N, bins]."""
+    missing = -len(log_mel) % FEW_ROWS
+    if log_mel.device.type != "cpu" or not missing:
+        return cepstra_rows(log_mel, coefficients, lifter)
+    if log_mel.requires_grad:
+        return cepstra_rows(F.pad(log_mel, (0, 0, 0, missing)), coefficients, lifter)[: len(log_mel)]
+    whole = len(log_mel) + missing - FEW_ROWS
+    out = log_mel.new_empty(len(log_mel), coefficients)
+    cepstra_rows(log_mel[:whole], coefficients, lifter, out[:whole])
+    rest = F.pad(log_mel[whole:], (0, 0, 0, missing))
+    out[whole:] = cepstra_rows(rest, coefficients, lifter)[: len(log_mel) - whole]
+    return out
+
+
 def _product(rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
     """rows [N, k] @ matrix [k, m]. On the CPU, where N is a block's, as products of 16 rows each: of larger ones MKL
     gives some rows to other kernels, by their place and the number of threads, which shows in their last bits.

@@ -115,21 +115,21 @@ def _in_processes(count: int) -> Iterator[Contender]:
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     before = {name: os.environ.get(name) for name in one_thread}
     os.environ.update(one_thread)
-    try:
-        with ProcessPoolExecutor(count, context) as pool:
+    with ProcessPoolExecutor(count, context) as pool:
+        try:
             list(pool.map(_prepare, [RATE_HZ] * count))  # started and imported under those variables
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
 
-            def map_over(clips: Clips) -> list[int]:
-                seconds = clips.shape[1] / RATE_HZ
-                parts = [part for part in np.array_split(np.arange(len(clips)), count) if len(part)]
-                return list(pool.map(_part, [(int(p[0]), int(p[-1]) + 1, seconds) for p in parts]))
+        def map_over(clips: Clips) -> list[int]:
+            seconds = clips.shape[1] / RATE_HZ
+            parts = [part for part in np.array_split(np.arange(len(clips)), count) if len(part)]
+            return list(pool.map(_part, [(int(p[0]), int(p[-1]) + 1, seconds) for p in parts]))
 
-            yield map_over
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        yield map_over
 
 
 _HELD: dict[float, Clips] = {}
