@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 import types
@@ -451,3 +452,49 @@ def test_the_doctor_survives_without_torch(monkeypatch: pytest.MonkeyPatch) -> N
     report = doctor.examine(Settings(engine="tone"))
     assert report["gpu"] == {"error": "torch is not installed"}
     assert not report["ok"]
+
+
+def test_the_doctor_starts_no_cuda_here_that_hung_elsewhere(
+    machine: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(device_facts, "_PROBE_S", 1.0)
+    machine(hang_s=60)  # and this process's torch raises at the first touch
+    call = ["doctor", "--engine", "tone", "--cache", str(tmp_path), "--device"]
+    start = time.monotonic()
+    assert main([*call, "auto"]) == 0
+    assert "no usable GPU: CUDA did not start within 1 s" in capsys.readouterr().out
+    assert main([*call, "cuda"]) == 1
+    assert "can't be used: CUDA did not start" in capsys.readouterr().out
+    assert time.monotonic() - start < 20.0
+
+
+def test_a_gpu_that_is_counted_and_does_not_start_is_a_reason_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> str:
+        raise RuntimeError("CUDA unknown error - this may be due to an incorrectly set up environment\nmore")
+
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 1, get_arch_list=list, get_device_name=fails,
+        is_initialized=lambda: False,
+    )  # fmt: skip
+    posing = types.SimpleNamespace(__version__="9.9", version=types.SimpleNamespace(cuda="13.0", hip=None), cuda=cuda)
+    monkeypatch.setitem(sys.modules, "torch", posing)
+    monkeypatch.setattr(device_facts, "of_system", lambda: System(None, True))
+    assert "unknown error" in device_facts.look(posing, None).error
+    chosen = device.choose("auto")
+    assert chosen.name == "cpu" and "no usable GPU" in chosen.reason
+    with pytest.raises(DeviceError):
+        device.choose("cuda")
+
+
+def test_a_probe_that_talks_nonsense_is_a_problem_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_facts, "run_bounded", lambda *_: (0, "warning\nnot json", ""))
+    answer, error = device_facts._probe(0)
+    assert answer is None and "not json" in error
+
+
+def test_a_command_is_left_alone_after_its_time() -> None:
+    start = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        device_facts.run_bounded([sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
+    assert time.monotonic() - start < 10
+    assert device_facts.run_bounded([sys.executable, "-c", "print('é')"], 20)[:2] == (0, "é\n")

@@ -56,21 +56,28 @@ def examine(settings: Settings) -> dict[str, Any]:
     # Before the device is chosen, which may start CUDA in this process.
     report["gpu"] = _attempt(lambda: _gpu(settings))
     report["engine"] = _attempt(lambda: dict(zip(("name", "why"), registry.resolve_name(settings), strict=True)))
-    report["device"] = _attempt(lambda: _device(settings))
+    report["device"] = _attempt(lambda: _device(settings, report["gpu"]))
     report["assets"] = [{"name": row["name"], "state": row["state"], "default": row["default"]}
                         for row in assets.list_assets(cache=settings.cache)]
     report["ok"] = "error" not in report["engine"] and "error" not in report["device"] and _computes(report)
     return report
 
 
-def _device(settings: Settings) -> dict[str, Any]:
+def _device(settings: Settings, gpu: dict[str, Any]) -> dict[str, Any]:
+    """What an engine would take. Where CUDA didn't start in a process of its own, it isn't started in this one: it
+    could hang, and the answer is known."""
     try:
         from cosyvoice_app.engines.device import choose
 
-        chosen = choose(settings.device, settings.precision)
+        problem = next((check for check in gpu.get("checks", ()) if check["state"] == "problem"), None)
+        if problem is None or problem["name"] == "compute":
+            chosen = choose(settings.device, settings.precision)
+            return {"name": chosen.name, "why": chosen.reason}
+        if settings.device == "auto":
+            return {"name": choose("cpu", settings.precision).name, "why": f"no usable GPU: {problem['found']}"}
     except ModuleNotFoundError as error:
         return {"error": f"{error.name} is not installed"}
-    return {"name": chosen.name, "why": chosen.reason}
+    return {"error": f"--device {settings.device} can't be used: {problem['found']}; {problem['remedy']}"}
 
 
 def _gpu(settings: Settings) -> dict[str, Any]:

@@ -16,12 +16,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 # Importing torch from a cold disk takes most of it.
-_PROBE_S, _DRIVER_S = 90.0, 10.0
+_PROBE_S, _DRIVER_S, _AFTER_KILL_S = 90.0, 10.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +116,15 @@ def look(torch: Any, index: int | None) -> TorchFacts:
         return TorchFacts(version, build, hip, None if index is None else _cudnn(torch), error=error)
     count = torch.cuda.device_count()
     archs = tuple(torch.cuda.get_arch_list())
-    gpus = tuple(
-        Gpu(i, torch.cuda.get_device_name(i), capability=torch.cuda.get_device_capability(i)) for i in range(count)
-    )
-    if index is None:
-        return TorchFacts(version, build, hip, archs=archs, gpus=gpus)
-    gpus = tuple(_with_properties(torch, gpu) for gpu in gpus)
+    try:
+        gpus = tuple(
+            Gpu(i, torch.cuda.get_device_name(i), capability=torch.cuda.get_device_capability(i)) for i in range(count)
+        )
+        if index is None:
+            return TorchFacts(version, build, hip, archs=archs, gpus=gpus)
+        gpus = tuple(_with_properties(torch, gpu) for gpu in gpus)
+    except (RuntimeError, AssertionError) as error:  # counted by the driver, and yet CUDA doesn't start
+        return TorchFacts(version, build, hip, archs=archs, error=_first_line(error))
     fault = None
     if index < count:
         try:
@@ -168,23 +172,37 @@ def _probe(index: int) -> tuple[dict[str, Any] | None, str]:
     path = os.pathsep.join([package_root, *filter(None, [os.environ.get("PYTHONPATH")])])
     call = [sys.executable, "-m", "cosyvoice_app.engines.cuda_probe", str(index)]
     try:
-        done = subprocess.run(
-            call,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_PROBE_S,
-        )
+        status, out, err = run_bounded(call, _PROBE_S, {**os.environ, "PYTHONPATH": path})
     except subprocess.TimeoutExpired:
         return None, f"CUDA did not start within {_PROBE_S:.0f} s"
     except OSError as error:
         return None, f"the process that tries CUDA can't be started ({error})"
-    if done.returncode == 0 and done.stdout.strip():
-        return dict(json.loads(done.stdout.strip().splitlines()[-1])), ""
-    said = done.stderr.strip().splitlines()[-1:] or ["nothing said"]
-    return None, f"the process that tried CUDA ended with status {done.returncode} ({said[0][:200]})"
+    if status == 0 and out.strip():
+        last = out.strip().splitlines()[-1]
+        try:
+            return dict(json.loads(last)), ""
+        except ValueError:
+            return None, f"the process that tried CUDA answered {last[:200]!r}"
+    said = err.strip().splitlines()[-1:] or ["nothing said"]
+    return None, f"the process that tried CUDA ended with status {status} ({said[0][:200]})"
+
+
+def run_bounded(call: list[str], limit_s: float, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Status, output and errors of a command. Raises TimeoutExpired after `limit_s`, also when it can't be killed: a
+    process that a driver holds in the kernel is left to it.
+    """
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        call, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+    )
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_AFTER_KILL_S)
+        raise
+    return process.returncode, out, err
 
 
 def of_driver() -> DriverFacts:
@@ -289,15 +307,13 @@ def _of_row(row: dict[str, str]) -> Gpu:
 def _run(call: list[str]) -> tuple[str, str]:
     """What it printed, and what went wrong or ""."""
     try:
-        done = subprocess.run(
-            call, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=_DRIVER_S
-        )
+        status, out, err = run_bounded(call, _DRIVER_S)
     except subprocess.TimeoutExpired:
         return "", f"nvidia-smi does not answer within {_DRIVER_S:.0f} s"
     except OSError as error:
         return "", f"nvidia-smi can't be run ({error})"
-    said = (done.stdout + done.stderr).strip()
-    return done.stdout, "" if done.returncode == 0 else (said.splitlines() or ["nvidia-smi failed"])[0]
+    said = (out + err).strip()
+    return out, "" if status == 0 else (said.splitlines() or ["nvidia-smi failed"])[0]
 
 
 def _in_time(work: Callable[[], DriverFacts], otherwise: DriverFacts) -> DriverFacts:
