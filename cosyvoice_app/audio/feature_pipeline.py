@@ -16,7 +16,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -51,6 +53,7 @@ class _Clip:
     source: Source | None
     future: Future[ClipFeatures] = field(default_factory=Future)
     loaded: Loaded | None = None
+    is_queued: bool = True
 
     @property
     def samples(self) -> FloatArray:
@@ -91,6 +94,7 @@ class FeaturePipeline:
         if max_wait_ms < 0:
             raise ConfigError(f"max_wait_ms is {max_wait_ms:g}; it must not be negative.", param="max_wait_ms")
         self.extractor, self.device = extractor, torch_device(device)
+        self._pid = os.getpid()
         self._load = partial(load_clip, rate_hz=extractor.rate_hz, max_seconds=max_seconds, max_bytes=max_bytes)
         self._queue = max(queue, 2 * max_batch)
         self._batch_samples = int(max_batch * _CLIP_S_IN_BATCH * extractor.rate_hz)
@@ -121,13 +125,20 @@ class FeaturePipeline:
         """Queue a clip: a path, a file's bytes, an `Audio`, or mono float samples [n] at the extractor's rate, which
         must not be changed before the future is done.
 
-        Waits while the queue is full; raises QueueFull after `timeout` seconds, RuntimeError once closed. The future
-        can be cancelled until the clip is in a batch. Its exceptions: BadInput, TooLarge or PromptError about the
-        clip, OutOfMemory, or whatever the extractor raises for this clip alone. Its callbacks run on the pipeline's
-        threads: a submit from there never waits.
+        Waits while the queue is full; raises QueueFull after `timeout` seconds, RuntimeError once closed or in a child
+        process. The future can be cancelled until the clip is in a batch. Its exceptions: BadInput, TooLarge or
+        PromptError about the clip, OutOfMemory, or whatever the extractor raises for this clip alone. Its callbacks
+        run on the pipeline's threads: a submit from there never waits. An interrupt (Ctrl-C) ends a submit that waits,
+        and its clip is forgotten.
         """
-        if threading.current_thread() in self._threads:
-            timeout = 0.0
+        if os.getpid() != self._pid:
+            raise RuntimeError("The pipeline's threads are in the process that forked this one. Make one here.")
+        is_own = threading.current_thread() in self._threads
+        timeout = 0.0 if is_own else timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # Nothing to decode: a thread less to wake, which on the CPU the extractor would feel. But room in a group may
+        # have to be waited for, and a thread of the pipeline would wait for itself.
+        is_ready = isinstance(source, np.ndarray | Tensor) and not is_own
         clip = _Clip(source)
         with self._lock:
             free = self._has_room.wait_for(lambda: self._closed or self._waiting < self._queue, timeout)
@@ -136,15 +147,26 @@ class FeaturePipeline:
             if not free:
                 raise QueueFull(f"{self._queue} clips are waiting already. Submit again when some are done.")
             self._waiting += 1
-            if not (is_ready := isinstance(source, np.ndarray | Tensor)):
+            if not is_ready:
                 self._jobs.append(clip)
                 self._has_job.notify()
             self._producers += is_ready
         if is_ready:
-            # Nothing to decode: a thread less to wake, which on the CPU the extractor would feel.
-            self._prepare(clip)
-            self._end_producer()
+            self._submit_ready(clip, deadline)
         return clip.future
+
+    def _submit_ready(self, clip: _Clip, deadline: float | None) -> None:
+        try:
+            if not self._prepare(clip, deadline):
+                raise QueueFull("As many samples as are held are waiting already. Submit again when some are done.")
+        except BaseException:
+            clip.future.cancel()
+            # What came between may have come after the clip was grouped, where it leaves the queue by itself.
+            if clip.is_queued and not self._grouper.holds(clip):
+                self._give_up(clip)
+            raise
+        finally:
+            self._end_producer()
 
     def close(self, drain: bool = True) -> None:
         """Take no more clips, and return when every thread has ended; waiting producers get RuntimeError.
@@ -152,6 +174,8 @@ class FeaturePipeline:
         With `drain` all accepted clips are finished; without it those not yet in a batch are cancelled. May be called
         again and from any thread; from a future's callback it returns at once.
         """
+        if os.getpid() != self._pid:
+            return  # the threads are the parent's, and so is whoever holds the lock
         with self._lock:
             self._closed = True
             self._dropping = self._dropping or not drain
@@ -197,25 +221,30 @@ class FeaturePipeline:
     # decode
 
     def _decode_loop(self) -> None:
-        while (clip := self._next_job()) is not None:
-            self._prepare(clip)
-            del clip  # or it would stay until the next one comes
-        self._end_producer()
+        try:
+            while (clip := self._next_job()) is not None:
+                self._prepare(clip)
+                del clip  # or it would stay until the next one comes
+        finally:
+            self._end_producer()
 
-    def _prepare(self, clip: _Clip) -> None:
+    def _prepare(self, clip: _Clip, deadline: float | None = None) -> bool:
+        """Load and group a clip, or give it up; False when there was no room for it by the deadline."""
         if self._dropping:
-            clip.future.cancel()
+            _finish(clip.future.cancel)
         if clip.future.cancelled():
             self._give_up(clip)
-            return
+            return True
         try:
             assert clip.source is not None
             clip.loaded = self._load(clip.source)
         except BaseException as error:  # noqa: BLE001 - given to whoever waits for the result
+            if not isinstance(error, Exception) and threading.current_thread() not in self._threads:
+                raise  # an interrupt is the caller's
             self._give_up(clip, self._out_of_memory("this clip") if is_out_of_memory(error) else error)
-            return
+            return True
         clip.source = None
-        self._grouper.add(clip, len(clip.samples))
+        return self._grouper.add(clip, len(clip.samples), deadline)
 
     def _end_producer(self) -> None:
         with self._lock:
@@ -231,9 +260,10 @@ class FeaturePipeline:
 
     def _give_up(self, clip: _Clip, error: BaseException | None = None) -> None:
         """For a clip that won't be in a batch: cancelled, or failed with `error`."""
+        clip.is_queued = False
         self._leave_queue(1)
         if clip.future.set_running_or_notify_cancel() and error is not None:
-            clip.future.set_exception(error)
+            _finish(partial(clip.future.set_exception, error))
 
     def _leave_queue(self, clips: int) -> None:
         with self._lock:
@@ -243,19 +273,21 @@ class FeaturePipeline:
     # upload
 
     def _upload_loop(self) -> None:
-        while (group := self._grouper.take()) is not None:
-            for batch in self._attempt(self._upload, self._started(group)):
-                self._uploaded.put(batch)
-                del batch
-            del group
-        self._uploaded.put(None)
+        try:
+            while (group := self._grouper.take()) is not None:
+                for batch in self._attempt(self._upload, self._started(group)):
+                    self._uploaded.put(batch)
+                    del batch
+                del group
+        finally:
+            self._uploaded.put(None)
 
     def _started(self, group: Sequence[_Clip]) -> list[_Clip]:
         """Those not cancelled; from now on they can't be."""
         self._leave_queue(len(group))
         for clip in group:
             if self._dropping:
-                clip.future.cancel()
+                _finish(clip.future.cancel)
         return [clip for clip in group if clip.future.set_running_or_notify_cancel()]
 
     def _upload(self, clips: Sequence[_Clip], start: int, stop: int) -> _Batch:
@@ -264,18 +296,20 @@ class FeaturePipeline:
     # compute
 
     def _compute_loop(self) -> None:
-        while (batch := self._uploaded.get()) is not None:
-            try:
-                with self._transfer.computing(batch.on_device):
-                    batch.parts = self._attempt(partial(self._compute, batch.on_device), batch.clips)
-                    batch.computed = self._transfer.computed()
-            except RuntimeError as error:
-                # The device itself failed; the clips are told so, and the thread lives on to tell the next ones.
-                batch.parts = []
-                self._fail(batch.clips, error)
-            self._computed.put(batch)
-            del batch
-        self._computed.put(None)
+        try:
+            while (batch := self._uploaded.get()) is not None:
+                try:
+                    with self._transfer.computing(batch.on_device):
+                        batch.parts = self._attempt(partial(self._compute, batch.on_device), batch.clips)
+                        batch.computed = self._transfer.computed()
+                except RuntimeError as error:
+                    # The device itself failed; the clips are told so, and the thread lives on to tell the next ones.
+                    batch.parts = []
+                    self._fail(batch.clips, error)
+                self._computed.put(batch)
+                del batch
+        finally:
+            self._computed.put(None)
 
     def _compute(self, batch: OnDevice, _: Sequence[_Clip], start: int, stop: int) -> tuple[int, int, Tensor]:
         rows = slice(start, stop)
@@ -300,7 +334,7 @@ class FeaturePipeline:
         with self._transfer.download(values[start:stop], computed) as host:
             for clip, rows in zip(clips[start:stop], host, strict=True):
                 if not clip.future.done():
-                    clip.future.set_result(self._result(clip, rows))
+                    _finish(partial(clip.future.set_result, self._result(clip, rows)))
 
     def _result(self, clip: _Clip, rows: FloatArray) -> ClipFeatures:
         values = rows[: self.extractor.frames(len(clip.samples))]
@@ -347,7 +381,7 @@ class FeaturePipeline:
     def _fail(self, clips: Sequence[_Clip], error: BaseException) -> None:
         for clip in clips:
             if not clip.future.done():
-                clip.future.set_exception(error)
+                _finish(partial(clip.future.set_exception, error))
 
     def _out_of_memory(self, what: str) -> OutOfMemory:
         """Says what was asked and, as far as it has been seen, what would fit."""
@@ -361,3 +395,13 @@ class FeaturePipeline:
             f"The device ran out of memory on {what}: {fits}. Ask for smaller batches, cut long clips, or close other "
             "programs that use the device."
         )
+
+
+def _finish(end: Callable[[], object]) -> None:
+    """End a future. Its callbacks may raise anything, of which concurrent.futures stops only an Exception; what is left,
+    such as SystemExit, must not end the thread that all other clips need.
+    """
+    try:
+        end()
+    except BaseException:
+        log.exception("a callback of a clip's future raised")

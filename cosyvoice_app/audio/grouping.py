@@ -55,10 +55,14 @@ class Grouper(Generic[T]):
         self._items = self._samples = 0
         self._ended = False
 
-    def add(self, item: T, samples: int) -> None:
-        """Blocks while `hold_samples` are held, unless the grouper has ended."""
+    def add(self, item: T, samples: int, deadline: float | None = None) -> bool:
+        """Blocks while `hold_samples` are held, unless the grouper has ended; False, and the item is not taken, when
+        that lasts until `deadline` (on time.monotonic's clock).
+        """
         with self._lock:
-            self._room_made.wait_for(lambda: self._samples < self._hold_samples or self._ended)
+            left = None if deadline is None else deadline - time.monotonic()
+            if not self._room_made.wait_for(lambda: self._samples < self._hold_samples or self._ended, left):
+                return False
             edge = length_bucket(samples)
             group = self._groups.setdefault(edge, _Group(time.monotonic()))
             group.items.append(item)
@@ -68,6 +72,11 @@ class Grouper(Generic[T]):
             # The taker is left to sleep where this changes nothing for it.
             if len(group.items) == 1 or len(group.items) >= self._room(edge) or self._is_full():
                 self._more_to_take.notify()
+            return True
+
+    def holds(self, item: T) -> bool:
+        with self._lock:
+            return any(one is item for group in self._groups.values() for one in group.items)
 
     def take(self) -> list[T] | None:
         """The next group, or None once ended and empty. Blocks until one is ready."""
