@@ -22,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from queue import Queue
 from types import TracebackType
@@ -33,7 +32,8 @@ import torch
 from torch import Tensor
 
 from cosyvoice_app.audio.clip_features import BatchExtractor, ClipFeatures, PipelineStats
-from cosyvoice_app.audio.clip_loading import Loaded, Source, load_clip, not_finite
+from cosyvoice_app.audio.clip_jobs import Batch, Clip, finish
+from cosyvoice_app.audio.clip_loading import Source, load_clip, not_finite
 from cosyvoice_app.audio.grouping import Grouper
 from cosyvoice_app.audio.halving import by_halves
 from cosyvoice_app.audio.pools import Mark
@@ -46,33 +46,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _CLIP_S_IN_BATCH = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class _Clip:
-    source: Source | None
-    future: Future[ClipFeatures] = field(default_factory=Future)
-    loaded: Loaded | None = None
-    is_queued: bool = True
-
-    @property
-    def samples(self) -> FloatArray:
-        return self.ready.samples
-
-    @property
-    def ready(self) -> Loaded:
-        assert self.loaded is not None
-        return self.loaded
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """`parts` are (first row, end row, values): one, or several where rows had to be computed by themselves."""
-
-    clips: Sequence[_Clip]
-    on_device: OnDevice
-    parts: list[tuple[int, int, Tensor]] = field(default_factory=list)
-    computed: Mark | None = None
 
 
 class FeaturePipeline:
@@ -98,19 +71,19 @@ class FeaturePipeline:
         self._load = partial(load_clip, rate_hz=extractor.rate_hz, max_seconds=max_seconds, max_bytes=max_bytes)
         self._queue = max(queue, 2 * max_batch)
         self._batch_samples = int(max_batch * _CLIP_S_IN_BATCH * extractor.rate_hz)
-        self._grouper: Grouper[_Clip] = Grouper(
+        self._grouper: Grouper[Clip] = Grouper(
             max_batch, self._batch_samples, max_wait_ms / 1000.0, self._queue, 2 * self._batch_samples
         )
         self._transfer = self._made_transfer(max_batch)
         self._lock = threading.Lock()
         self._has_job, self._has_room = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._jobs: deque[_Clip] = deque()
+        self._jobs: deque[Clip] = deque()
         self._waiting, self._producers = 0, decoders
         self._closed = self._dropping = False
         self._clips = self._batches = self._memory_splits = self._samples = self._padded = self._largest = 0
         # One batch between two stages is enough for both to be busy.
-        self._uploaded: Queue[_Batch | None] = Queue(1)
-        self._computed: Queue[_Batch | None] = Queue(1)
+        self._uploaded: Queue[Batch | None] = Queue(1)
+        self._computed: Queue[Batch | None] = Queue(1)
         loops = [*[self._decode_loop] * decoders, self._upload_loop, self._compute_loop, self._download_loop]
         self._threads = [
             threading.Thread(target=loop, name=f"features{loop.__name__.replace('_loop', '')}", daemon=True)
@@ -139,7 +112,7 @@ class FeaturePipeline:
         # Nothing to decode: a thread less to wake, which on the CPU the extractor would feel. But room in a group may
         # have to be waited for, and a thread of the pipeline would wait for itself.
         is_ready = isinstance(source, np.ndarray | Tensor) and not is_own
-        clip = _Clip(source)
+        clip = Clip(source)
         with self._lock:
             free = self._has_room.wait_for(lambda: self._closed or self._waiting < self._queue, timeout)
             if self._closed:
@@ -155,7 +128,7 @@ class FeaturePipeline:
             self._submit_ready(clip, deadline)
         return clip.future
 
-    def _submit_ready(self, clip: _Clip, deadline: float | None) -> None:
+    def _submit_ready(self, clip: Clip, deadline: float | None) -> None:
         try:
             if not self._prepare(clip, deadline):
                 raise QueueFull("As many samples as are held are waiting already. Submit again when some are done.")
@@ -228,17 +201,18 @@ class FeaturePipeline:
         finally:
             self._end_producer()
 
-    def _prepare(self, clip: _Clip, deadline: float | None = None) -> bool:
+    def _prepare(self, clip: Clip, deadline: float | None = None) -> bool:
         """Load and group a clip, or give it up; False when there was no room for it by the deadline."""
         if self._dropping:
-            _finish(clip.future.cancel)
+            finish(clip.future.cancel)
         if clip.future.cancelled():
             self._give_up(clip)
             return True
         try:
             assert clip.source is not None
             clip.loaded = self._load(clip.source)
-        except BaseException as error:  # noqa: BLE001 - given to whoever waits for the result
+        except BaseException as error:
+            # Given to whoever waits for the result.
             if not isinstance(error, Exception) and threading.current_thread() not in self._threads:
                 raise  # an interrupt is the caller's
             self._give_up(clip, self._out_of_memory("this clip") if is_out_of_memory(error) else error)
@@ -253,17 +227,17 @@ class FeaturePipeline:
         if last:
             self._grouper.end()
 
-    def _next_job(self) -> _Clip | None:
+    def _next_job(self) -> Clip | None:
         with self._has_job:
             self._has_job.wait_for(lambda: self._jobs or self._closed)
             return self._jobs.popleft() if self._jobs else None
 
-    def _give_up(self, clip: _Clip, error: BaseException | None = None) -> None:
+    def _give_up(self, clip: Clip, error: BaseException | None = None) -> None:
         """For a clip that won't be in a batch: cancelled, or failed with `error`."""
         clip.is_queued = False
         self._leave_queue(1)
         if clip.future.set_running_or_notify_cancel() and error is not None:
-            _finish(partial(clip.future.set_exception, error))
+            finish(partial(clip.future.set_exception, error))
 
     def _leave_queue(self, clips: int) -> None:
         with self._lock:
@@ -282,16 +256,16 @@ class FeaturePipeline:
         finally:
             self._uploaded.put(None)
 
-    def _started(self, group: Sequence[_Clip]) -> list[_Clip]:
+    def _started(self, group: Sequence[Clip]) -> list[Clip]:
         """Those not cancelled; from now on they can't be."""
         self._leave_queue(len(group))
         for clip in group:
             if self._dropping:
-                _finish(clip.future.cancel)
+                finish(clip.future.cancel)
         return [clip for clip in group if clip.future.set_running_or_notify_cancel()]
 
-    def _upload(self, clips: Sequence[_Clip], start: int, stop: int) -> _Batch:
-        return _Batch(clips[start:stop], self._transfer.upload([clip.samples for clip in clips[start:stop]]))
+    def _upload(self, clips: Sequence[Clip], start: int, stop: int) -> Batch:
+        return Batch(clips[start:stop], self._transfer.upload([clip.samples for clip in clips[start:stop]]))
 
     # compute
 
@@ -311,7 +285,7 @@ class FeaturePipeline:
         finally:
             self._computed.put(None)
 
-    def _compute(self, batch: OnDevice, _: Sequence[_Clip], start: int, stop: int) -> tuple[int, int, Tensor]:
+    def _compute(self, batch: OnDevice, _: Sequence[Clip], start: int, stop: int) -> tuple[int, int, Tensor]:
         rows = slice(start, stop)
         return start, stop, self.extractor(batch.samples[rows], batch.lengths[rows], check=False).values
 
@@ -330,19 +304,19 @@ class FeaturePipeline:
                 log.exception("the device failed after a batch")
             del batch
 
-    def _download(self, values: Tensor, computed: Mark | None, clips: Sequence[_Clip], start: int, stop: int) -> None:
+    def _download(self, values: Tensor, computed: Mark | None, clips: Sequence[Clip], start: int, stop: int) -> None:
         with self._transfer.download(values[start:stop], computed) as host:
             for clip, rows in zip(clips[start:stop], host, strict=True):
                 if not clip.future.done():
-                    _finish(partial(clip.future.set_result, self._result(clip, rows)))
+                    finish(partial(clip.future.set_result, self._result(clip, rows)))
 
-    def _result(self, clip: _Clip, rows: FloatArray) -> ClipFeatures:
+    def _result(self, clip: Clip, rows: FloatArray) -> ClipFeatures:
         values = rows[: self.extractor.frames(len(clip.samples))]
         if self.device.type == "cuda":
             values = values.copy()  # out of a pooled buffer
         return ClipFeatures(values, self.extractor.rate_hz, clip.ready.rate_hz, clip.ready.seconds)
 
-    def _count(self, batch: _Batch) -> None:
+    def _count(self, batch: Batch) -> None:
         padded = batch.on_device.samples.shape
         largest = max([(end - first) * padded[1] for first, end, _ in batch.parts], default=0)
         with self._lock:
@@ -356,7 +330,7 @@ class FeaturePipeline:
 
     # failure
 
-    def _attempt(self, work: Callable[[Sequence[_Clip], int, int], T], clips: Sequence[_Clip]) -> list[T]:
+    def _attempt(self, work: Callable[[Sequence[Clip], int, int], T], clips: Sequence[Clip]) -> list[T]:
         """Results of `work(clips, start, stop)`; clips that fail are told so, and cost the others nothing."""
 
         def failed(start: int, stop: int, error: BaseException) -> None:
@@ -378,10 +352,10 @@ class FeaturePipeline:
 
         return by_halves(partial(work, clips), 0, len(clips), failed, shrunk)
 
-    def _fail(self, clips: Sequence[_Clip], error: BaseException) -> None:
+    def _fail(self, clips: Sequence[Clip], error: BaseException) -> None:
         for clip in clips:
             if not clip.future.done():
-                _finish(partial(clip.future.set_exception, error))
+                finish(partial(clip.future.set_exception, error))
 
     def _out_of_memory(self, what: str) -> OutOfMemory:
         """Says what was asked and, as far as it has been seen, what would fit."""
@@ -395,13 +369,3 @@ class FeaturePipeline:
             f"The device ran out of memory on {what}: {fits}. Ask for smaller batches, cut long clips, or close other "
             "programs that use the device."
         )
-
-
-def _finish(end: Callable[[], object]) -> None:
-    """End a future. Its callbacks may raise anything, of which concurrent.futures stops only an Exception; what is left,
-    such as SystemExit, must not end the thread that all other clips need.
-    """
-    try:
-        end()
-    except BaseException:
-        log.exception("a callback of a clip's future raised")
