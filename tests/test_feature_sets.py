@@ -162,7 +162,10 @@ def test_the_most_specific_set_is_taken_wherever_it_stands() -> None:
         (one("x", "fbank = { bins = true }"), "fbank bins is True"),
         (one("x", "fbank = { low_hz = nan }"), "fbank low_hz is nan"),
         (one("x", 'fbank = { window = "flat" }'), "one of 'povey', 'hann', 'hamming'"),
-        (one("x", "fbank = { bins = 0 }"), "bins is 0; it must be greater than 0"),
+        (one("x", "fbank = { bins = 0 }"), "bins is 0; it must be a whole number greater than 0"),
+        (one("x", "fbank = { preemphasis = 5.0 }"), "fbank preemphasis is 5.0; .* at most 1"),
+        (one("x", 'normalisation = { kind = "window", window_s = inf }'), "window_s is inf"),
+        (one("x", 'normalisation = { kind = "utterance", floor = inf }'), "floor is inf"),
         (one("x", "fbank = { high_hz = 9000 }"), "must lie within 0 and 8000 Hz"),
         (one("x", "when = { rate_to_hz = 8000 }\nfbank = { high_hz = 6000 }"), "within 0 and 4000 Hz"),
         (one("x", "fbank = 3"), "fbank is 3; it must be a table"),
@@ -230,6 +233,13 @@ def test_what_is_not_known_matches_no_condition_on_it() -> None:
     assert not when.matches("mfcc", None, None, 8000, 0.0)
     assert not when.matches("mfcc", "zh", None, 8000, None)
     assert not when.matches("mfcc", "zh", None, 8000, 9.0)
+
+
+def test_a_set_that_fails_at_a_clips_rate_is_named() -> None:
+    table = sets(one("any") + one("wide", 'when = { language = ["zh"] }\nfbank = { high_hz = 7600 }'))
+    assert table.choose("fbank", 16000, language="zh").name == "wide"
+    with pytest.raises(ConfigError, match=r'^mine.toml: set "wide" \(line 6\): .* within 0 and 4000 Hz'):
+        table.choose("fbank", 8000, language="zh")
 
 
 def test_unknown_kinds_and_impossible_rates_are_refused() -> None:

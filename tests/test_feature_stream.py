@@ -104,6 +104,8 @@ def test_bad_chunks_are_refused() -> None:
     with pytest.raises(BadInput, match="Clip 1 .*sample 7"):
         stream.push(bad)
     assert stream.push(torch.zeros(2, 400)).shape == (2, 1, 80)
+    with pytest.raises(BadInput, match="must be floats"):
+        stream.push(torch.zeros(2, 400, dtype=torch.int16))
     stream.finish()
     with pytest.raises(BadInput, match="finished"):
         stream.push(torch.zeros(2, 400))

@@ -16,7 +16,10 @@ import torchaudio
 from cosyvoice_app.audio.features import (
     KINDS,
     Extractor,
+    FbankConfig,
     Features,
+    LogMelConfig,
+    Mel24kConfig,
     MfccConfig,
     deltas,
     extractor_for,
@@ -34,7 +37,8 @@ from cosyvoice_app.audio.features import (
     window,
 )
 from cosyvoice_app.audio.framing import Framing
-from cosyvoice_app.audio.spectral import BLOCK_ROWS
+from cosyvoice_app.audio.mel import MelBank
+from cosyvoice_app.audio.spectral import BLOCK_ROWS, _cut
 from cosyvoice_app.errors import BadInput, ConfigError
 
 RATES_HZ = (8000, 11025, 16000, 22050, 24000, 44100, 48000)
@@ -398,21 +402,133 @@ def test_huge_samples_are_numbers_too() -> None:
         ("mfc", None, {}, "mfcc, fbank, logmel, whisper-mel, mel24k"),
         ("mfcc", None, {"mel": 3}, "coefficients, mels, frame_ms"),
         ("mfcc", None, {"mels": 40}, "more than mels"),
-        ("mfcc", None, {"window": "tukey"}, "hann, hamming"),
+        ("mfcc", None, {"window": "tukey"}, "'hann', 'hamming'"),
         ("mfcc", None, {"n_fft": 256}, "hold a frame of 400"),
         ("mfcc", None, {"high_hz": 9000.0}, "within 0 and 8000"),
         ("mfcc", None, {"top_db": -1.0}, "greater than 0"),
         ("fbank", None, {"bins": 0}, "greater than 0"),
         ("fbank", 50, {}, "at least 1"),
-        ("whisper-mel", None, {"bins": 100}, "80 or 128"),
+        ("whisper-mel", None, {"bins": 100}, "one of 80, 128"),
         ("whisper-mel", 8000, {}, "16000 Hz"),
         ("mel24k", 16000, {}, "24000 Hz"),
         ("logmel", None, {"frame_ms": 20.0}, "n_fft, window_samples, hop_samples"),
+        *(
+            ("mfcc", None, {name: value}, says)
+            for name, value, says in (
+                ("power", 3, "one of 1, 2"),
+                ("power", "2", "one of 1, 2"),
+                ("power", True, "one of 1, 2"),
+                ("scale", "mel", "'kaldi', 'htk', 'slaney'"),
+                ("pad", "edge", "'zeros', 'reflect'"),
+                ("centre", 1, "true or false"),
+                ("coefficients", True, "a whole number"),
+                ("mels", 80.0, "a whole number"),
+                ("mels", 10**9, "at most 1024"),
+                ("n_fft", 10**11, "at most 65536"),
+                ("n_fft", -512, "at least 0"),
+                ("floor", torch.nan, "at least 1e-37"),
+                ("floor", torch.inf, "at most 1e.30"),
+                ("floor", "low", "a number"),
+                ("floor", 0, "at least 1e-37"),
+                ("top_db", torch.nan, "or none"),
+                ("top_db", torch.inf, "at most 1000"),
+                ("frame_ms", torch.inf, "at most 60000"),
+                ("frame_ms", torch.nan, "greater than 0"),
+                ("frame_ms", 10**400, "at most 60000"),
+                ("frame_ms", 50_000.0, "at most 65536"),
+                ("high_hz", torch.nan, "at most 500000"),
+                ("lifter", -1, "at least 0"),
+            )
+        ),
+        *(
+            ("fbank", None, {name: value}, says)
+            for name, value, says in (
+                ("preemphasis", torch.nan, "at most 1"),
+                ("preemphasis", 5.0, "at most 1"),
+                ("remove_dc", "no", "true or false"),
+                ("window", "rectangular", "'povey', 'hann', 'hamming'"),
+                ("high_hz", -torch.inf, "at least -500000"),
+                ("shift_ms", None, "a number"),
+            )
+        ),
+        *(
+            ("logmel", None, {name: value}, says)
+            for name, value, says in (
+                ("log", "log2", "'ln', 'log10'"),
+                ("floor_mode", "max", "'add', 'clamp'"),
+                ("slaney_norm", "no", "true or false"),
+                ("hop_samples", 2.5, "a whole number"),
+                ("window_samples", 10**11, "at most 65536"),
+                ("filter_rate_hz", -1, "at least 0"),
+            )
+        ),
+        ("mel24k", None, {"bins": "80"}, "a whole number"),
+        ("whisper-mel", None, {"bins": 80.0}, "one of 80, 128"),
+        ("fbank", 10**12, {}, "at most 1000000"),
+        ("logmel", 16000.5, {}, "a whole number"),
     ],
 )
 def test_impossible_settings_say_what_is_allowed(kind: str, rate_hz: int | None, changes: dict, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         extractor_for(kind, rate_hz, **changes)  # type: ignore[arg-type]
+
+
+def test_configs_hold_what_their_annotations_say() -> None:
+    """Whoever makes them, and whatever equal number they were given."""
+    for make in (lambda: FbankConfig(power=3), lambda: MfccConfig(floor=torch.nan), lambda: Mel24kConfig(bins=0),  # type: ignore[arg-type]
+                 lambda: LogMelConfig(16000, 512, 400, 160, 80, log="log2")):  # type: ignore[arg-type]  # fmt: skip
+        with pytest.raises(ConfigError, match="; it must be "):
+            make()
+    config = FbankConfig(bins=np.int64(40), low_hz=60, preemphasis=np.float32(0.5))  # type: ignore[arg-type]
+    assert config == FbankConfig(40, low_hz=60.0, preemphasis=0.5)
+    assert (type(config.bins), type(config.low_hz), type(config.preemphasis)) == (int, float, float)
+
+
+def test_what_is_computed_from_settings_is_refused_too() -> None:
+    x = torch.zeros(1, 1000)
+    for call in (
+        lambda: frame_audio(x, 16000, frame_ms=torch.nan),
+        lambda: frame_audio(x, 16000, shift_ms=torch.inf),
+        lambda: frame_audio(x, 16000, centre=True, pad="edge"),  # type: ignore[arg-type]
+        lambda: fbank(x, 16000.5),  # type: ignore[arg-type]
+        lambda: mel_filters(8, 512, 16000, 0.0, 8000.0, "mel", False, "cpu", torch.float32),  # type: ignore[arg-type]
+        lambda: deltas(extractor_for("fbank")(x), 1.5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError):
+            call()
+
+
+def test_the_largest_transform_works() -> None:
+    """Its block is as small as one product of rows."""
+    x = torch.randn(1, 70_000, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    extract = extractor_for("mfcc", mels=20, coefficients=13, n_fft=65_536, shift_ms=400.0)
+    by_rows = extract(x.clone().requires_grad_()).values.detach()
+    assert torch.allclose(extract(x).values, by_rows, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.bool, torch.complex64])
+def test_samples_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(BadInput, match=f"{dtype}; they must be floats") as caught:
+        extractor_for("fbank")(torch.ones(1, 1000).to(dtype))
+    assert caught.value.param == "samples"
+    with pytest.raises(BadInput, match="floats"):
+        fbank(torch.ones(1, 1000).to(dtype), 16000)
+
+
+def test_constants_come_from_the_cpu_whatever_the_device() -> None:
+    """Nothing is asked of a device while they are made, which the "meta" device, having no values, would refuse."""
+    bank = MelBank(80, 512, 16000, 20.0, 8000.0, "kaldi", False)
+    here, there = (_cut(bank, 1.0, True, device, torch.float32) for device in ("cpu", "meta"))
+    assert [(low, high, f.shape) for low, high, f in there] == [(low, high, f.shape) for low, high, f in here]
+    assert {f.device.type for *_, f in there} == {"meta"}
+
+
+def test_lengths_are_looked_at_before_samples() -> None:
+    batch = torch.full((2, 1000), torch.inf)
+    for lengths in (torch.tensor([5]), torch.tensor([[5, 6]]), torch.tensor([5, 1001]), [5, 6],
+                    torch.tensor([True, False]), torch.tensor([5j, 6j])):  # fmt: skip
+        with pytest.raises(ValueError, match="lengths must"):
+            extractor_for("fbank")(batch, lengths)  # type: ignore[arg-type]
 
 
 def test_lengths_must_fit() -> None:

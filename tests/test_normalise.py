@@ -9,6 +9,7 @@ import pytest
 import torch
 import torchaudio
 
+from cosyvoice_app.audio import normalise as normalise_module
 from cosyvoice_app.audio.features import FbankConfig, fbank
 from cosyvoice_app.audio.normalise import (
     NORMS,
@@ -245,9 +246,54 @@ def test_configs_come_by_name_and_unknown_names_say_what_there_is() -> None:
         ("window", {"window_s": -1.0}, "greater than 0"),
         ("exponential", {"time_constant_frames": math.nan}, "greater than 0"),
         ("window", {"window_s": 1.0, "frames": 100}, "one thing"),
+        ("window", {"window_s": math.inf}, "window_s is inf"),
+        ("window", {"window_s": math.nan}, "window_s is nan"),
+        ("window", {"frames": 10**9}, "at most 1000000"),
+        ("exponential", {"time_constant_s": "2"}, "a number"),
+        ("utterance", {"floor": 1e-170}, "at least 1e-20"),
+        ("utterance", {"floor": math.nan}, "at least 1e-20"),
     ):
         with pytest.raises(ConfigError, match=said):
             norm_for(kind, **options)
+
+
+def test_configs_made_without_a_name_are_checked_too() -> None:
+    for make in (
+        lambda: WindowNorm(frames=2.5),  # type: ignore[arg-type]
+        lambda: WindowNorm(centred="no"),  # type: ignore[arg-type]
+        lambda: UtteranceNorm(variance=1),  # type: ignore[arg-type]
+        lambda: UtteranceNorm(floor=1e-170),
+        lambda: ExponentialNorm(floor=math.inf),
+        lambda: ExponentialNorm(time_constant_frames=0.0),
+    ):
+        with pytest.raises(ConfigError, match="; it must be "):
+            make()
+
+
+def test_the_least_floor_still_gives_numbers() -> None:
+    still = torch.full((1, 200, 3), -15.942385)
+    for config in (UtteranceNorm(floor=1e-20), ExponentialNorm(floor=1e-20), WindowNorm(50, floor=1e-20),
+                   WindowNorm(50, floor=1e-20, centred=True)):  # fmt: skip
+        assert normalise(still, None, config).isfinite().all(), config
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_window_costs_no_more_than_the_rows_there_are(centred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    sums = normalise_module._window_sums
+
+    def counted(values: torch.Tensor, start: torch.Tensor, window: int) -> torch.Tensor:
+        sizes.append(values.shape[1])
+        return sums(values, start, window)
+
+    monkeypatch.setattr(normalise_module, "_window_sums", counted)
+    values, lengths = torch.randn(3, 100, 5, generator=torch.Generator().manual_seed(19)), torch.tensor([100, 0, 41])
+    found = normalise(values, lengths, WindowNorm(60_000, centred=centred))
+    assert sizes and max(sizes) <= 200
+    for frames in (100, 101, 1024):
+        assert torch.equal(normalise(values, lengths, WindowNorm(frames, centred=centred)), found)
+    if not centred:
+        assert torch.equal(OnlineNorm(WindowNorm(1024))(values, lengths)[0], found)
 
 
 def test_wrong_calls_are_refused_by_name() -> None:
@@ -260,6 +306,9 @@ def test_wrong_calls_are_refused_by_name() -> None:
         normalise(torch.zeros(1, 4, 2), torch.tensor([5]))
     with pytest.raises(BadInput, match="1 whole numbers"):
         normalise(torch.zeros(1, 4, 2), torch.tensor([1.0]))
+    for lengths in ([3], torch.tensor([True]), torch.tensor([1j])):
+        with pytest.raises(BadInput, match="1 whole numbers"):
+            normalise(torch.zeros(1, 4, 2), lengths)  # type: ignore[arg-type]
     _, state = OnlineNorm(WindowNorm(5))(torch.zeros(2, 4, 3))
     with pytest.raises(BadInput, match="2 clips with 3 bins"):
         OnlineNorm(WindowNorm(5))(torch.zeros(1, 4, 3), None, state)

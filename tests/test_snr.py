@@ -93,5 +93,8 @@ def test_broken_input_is_refused_by_clip() -> None:
     assert snr_db(batch, 16000, torch.tensor([1000, 5, 1000])).shape == (3,)
     with pytest.raises(BadInput, match="numbers of 0 to 1000"):
         snr_db(batch, 16000, torch.tensor([1, 2, 1001]))
+    for lengths in ([9, 9, 9], torch.tensor([1.5, 2.0, 3.0]), torch.tensor([[9, 9, 9]])):
+        with pytest.raises(BadInput, match="3 whole numbers"):
+            snr_db(torch.zeros(3, 1000), 16000, lengths)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="clips, samples"):
         snr_db(torch.zeros(5), 16000)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
+from cosyvoice_app.audio.config_checks import (
+    MAX_POINTS,
+    Bins,
+    Hz,
+    Milliseconds,
+    Points,
+    RateHz,
+    Within,
+    check_settings,
+    checked,
+)
 from cosyvoice_app.audio.framing import Framing, Pad, WindowName, samples_of
 from cosyvoice_app.audio.mel import MelBank, MelScale
 from cosyvoice_app.audio.spectral import SHIFT, Spectral
@@ -14,6 +25,8 @@ from cosyvoice_app.errors import ConfigError
 
 # Kaldi floors energies at float32's machine epsilon before the logarithm, whatever the dtype.
 _KALDI_FLOOR = torch.finfo(torch.float32).eps
+# float32 must hold a floor, and hold it still with the filters' gain for cepstra.
+Floor = Annotated[float, Within(1e-37, 1e30)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +39,48 @@ class MfccConfig:
     loudest frame change all others; 80 is librosa's. `high_hz` of 0 is the Nyquist frequency.
     """
 
-    coefficients: int = 80
-    mels: int = 128
-    frame_ms: float = 25.0
-    shift_ms: float = 10.0
-    n_fft: int = 0
-    low_hz: float = 0.0
-    high_hz: float = 0.0
+    coefficients: Bins = 80
+    mels: Bins = 128
+    frame_ms: Milliseconds = 25.0
+    shift_ms: Milliseconds = 10.0
+    n_fft: Annotated[int, Within(0, MAX_POINTS)] = 0
+    low_hz: Hz = 0.0
+    high_hz: Hz = 0.0
     scale: MelScale = "slaney"
     slaney_norm: bool = True
     window: WindowName = "hann"
     centre: bool = True
     pad: Pad = "zeros"
     power: Literal[1, 2] = 2
-    floor: float = 1e-10
-    top_db: float | None = None
-    lifter: int = 0
+    floor: Floor = 1e-10
+    top_db: Annotated[float, Within(0.0, 1000.0, above=True)] | None = None
+    lifter: Annotated[int, Within(0, 10_000)] = 0
 
     def __post_init__(self) -> None:
-        _positive(self, "coefficients", "mels", "frame_ms", "shift_ms", "floor")
+        check_settings(self)
         if self.coefficients > self.mels:
             raise ConfigError(
                 f"{self.coefficients} coefficients of {self.mels} mels; there can't be more than mels.",
                 param="coefficients",
             )
-        if self.lifter < 0:
-            raise ConfigError(f"lifter is {self.lifter}; it must be 0 (none) or more.", param="lifter")
-        if self.top_db is not None and self.top_db <= 0:
-            raise ConfigError(f"top_db is {self.top_db:g}; it must be greater than 0, or None.", param="top_db")
 
 
 @dataclass(frozen=True, slots=True)
 class FbankConfig:
     """Kaldi's `compute-fbank-feats` without dither. `high_hz` of 0 or less counts down from the Nyquist frequency."""
 
-    bins: int = 80
-    frame_ms: float = 25.0
-    shift_ms: float = 10.0
-    low_hz: float = 20.0
-    high_hz: float = 0.0
-    preemphasis: float = 0.97
+    bins: Bins = 80
+    frame_ms: Milliseconds = 25.0
+    shift_ms: Milliseconds = 10.0
+    low_hz: Hz = 20.0
+    high_hz: Annotated[float, Within(-500_000.0, 500_000.0)] = 0.0
+    preemphasis: Annotated[float, Within(0.0, 1.0)] = 0.97
     remove_dc: bool = True
     window: Literal["povey", "hann", "hamming"] = "povey"
     power: Literal[1, 2] = 2
 
     def __post_init__(self) -> None:
-        _positive(self, "bins", "frame_ms", "shift_ms")
+        check_settings(self)
 
     def window_samples(self, rate_hz: int) -> int:
         return samples_of(self.frame_ms, rate_hz)
@@ -94,24 +103,24 @@ class LogMelConfig:
     sample i x hop_samples.
     """
 
-    rate_hz: int
-    n_fft: int
-    window_samples: int
-    hop_samples: int
-    bins: int
-    low_hz: float = 0.0
-    high_hz: float = 0.0
-    filter_rate_hz: int = 0
+    rate_hz: RateHz
+    n_fft: Points
+    window_samples: Points
+    hop_samples: Annotated[int, Within(0, 2**24, above=True)]
+    bins: Bins
+    low_hz: Hz = 0.0
+    high_hz: Hz = 0.0
+    filter_rate_hz: Annotated[int, Within(0, 1_000_000)] = 0
     scale: MelScale = "htk"
     slaney_norm: bool = False
     power: Literal[1, 2] = 2
-    floor: float = 1e-5
+    floor: Floor = 1e-5
     floor_mode: Literal["add", "clamp"] = "clamp"
     log: Literal["ln", "log10"] = "ln"
     centre: bool = True
 
     def __post_init__(self) -> None:
-        _positive(self, "rate_hz", "n_fft", "window_samples", "hop_samples", "bins", "floor")
+        check_settings(self)
         if self.window_samples > self.n_fft:
             raise ConfigError(
                 f"window_samples is {self.window_samples}; it must not pass n_fft, {self.n_fft}.",
@@ -138,8 +147,7 @@ class WhisperMelConfig:
     bins: Literal[80, 128] = 128
 
     def __post_init__(self) -> None:
-        if self.bins not in (80, 128):
-            raise ConfigError(f"bins is {self.bins}; Whisper has 80 or 128.", param="bins")
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +156,11 @@ class Mel24kConfig:
     frames. `high_hz` of 0 is the Nyquist frequency; models before CosyVoice 3 want 8000.
     """
 
-    bins: int = 80
-    high_hz: float = 0.0
+    bins: Bins = 80
+    high_hz: Hz = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self, "bins")
+        check_settings(self)
 
 
 Config = MfccConfig | FbankConfig | LogMelConfig | WhisperMelConfig | Mel24kConfig
@@ -160,16 +168,17 @@ Config = MfccConfig | FbankConfig | LogMelConfig | WhisperMelConfig | Mel24kConf
 
 def bound(config: Config, rate_hz: int) -> tuple[Framing, Spectral]:
     """Where the frames of `config` lie at `rate_hz`, and what is done to each up to the logarithm."""
+    rate_hz = checked("rate_hz", RateHz, rate_hz)
     if isinstance(config, FbankConfig):
         framing = Framing(config.window_samples(rate_hz), config.shift_samples(rate_hz))
         high_hz = config.high_hz if config.high_hz > 0 else rate_hz / 2 + config.high_hz
-        n_fft = power_of_two(framing.frame)
+        n_fft = _points(framing.frame)
         bank = MelBank(config.bins, n_fft, rate_hz, config.low_hz, high_hz, "kaldi", False)
         return framing, Spectral(framing.frame, n_fft, config.window, False, bank, _KALDI_FLOOR, power=config.power,
                                  preemphasis=config.preemphasis, remove_dc=config.remove_dc)  # fmt: skip
     if isinstance(config, MfccConfig):
         frame, shift = samples_of(config.frame_ms, rate_hz), samples_of(config.shift_ms, rate_hz)
-        n_fft = config.n_fft or power_of_two(frame)
+        n_fft = config.n_fft or _points(frame)
         if n_fft < frame:
             raise ConfigError(f"n_fft is {n_fft}; it must hold a frame of {frame} samples.", param="n_fft")
         framing = Framing.centred(frame, shift, config.pad, n_fft) if config.centre else Framing(frame, shift)
@@ -198,7 +207,7 @@ def power_of_two(samples: int) -> int:
     return 1 << max(0, samples - 1).bit_length()
 
 
-def _positive(config: object, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) <= 0:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be greater than 0.", param=name)
+def _points(frame: int) -> int:
+    if frame > MAX_POINTS:
+        raise ConfigError(f"A frame has {frame} samples; at most {MAX_POINTS} are allowed.", param="frame_ms")
+    return power_of_two(frame)

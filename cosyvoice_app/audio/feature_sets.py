@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any
 
+from cosyvoice_app.audio.config_checks import checked_setting
 from cosyvoice_app.audio.feature_conditions import When, read_when
 from cosyvoice_app.audio.feature_configs import FbankConfig, LogMelConfig, Mel24kConfig, MfccConfig, WhisperMelConfig
 from cosyvoice_app.audio.features import KINDS, Extractor, Kind, extractor_for
@@ -44,7 +45,6 @@ _CONFIGS: Mapping[str, type] = {
     "mel24k": Mel24kConfig,
 }
 _OWN_RATE_HZ: Mapping[str, int] = {kind: extractor_for(kind).rate_hz for kind in ("whisper-mel", "mel24k")}
-_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _TEXTS = ("name", "why", "evidence")
 _KEYS = (*_TEXTS, "when", "normalisation", *KINDS)
 _MAX_SHOWN = 8
@@ -137,8 +137,12 @@ class FeatureSets:
             best = next((one for one in fitting if all(other.when.contains(one.when) for other in fitting)), None)
             if best is not None:
                 changes = best.changes.get(kind, MappingProxyType({}))
-                extractor = extractor_for(kind, at_hz or _OWN_RATE_HZ.get(kind, rate_hz), **changes)
-                norm = norm_for(**best.normalisation, shift_s=extractor.shift_samples / extractor.rate_hz)
+                # A set without a condition on the rate was tried at the usual one only when it was read.
+                try:
+                    extractor = extractor_for(kind, at_hz or _OWN_RATE_HZ.get(kind, rate_hz), **changes)
+                    norm = norm_for(**best.normalisation, shift_s=extractor.shift_samples / extractor.rate_hz)
+                except ConfigError as error:
+                    raise ConfigError(f"{source}: {best}: {error.message}", param="feature_sets") from error
                 parameters = Parameters(kind, extractor.rate_hz, changes, norm)
                 return Choice(best.name, best.why, best.evidence, parameters, str(best.when), source)
         raise ConfigError(f"No set of parameters matches {kind} at {rate_hz} Hz.", param="feature_sets")
@@ -244,22 +248,10 @@ def _value(kind: str, name: str, value: Any) -> Any:
     names = [field.name for field in fields(config) if field.name != "rate_hz"]
     if name not in names:
         raise ConfigError(f"{kind} has no setting {name!r}; it has {', '.join(names)}")
-    hint = get_type_hints(config)[name]
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    for option in options:
-        if get_origin(option) is Literal:
-            if any(value == allowed and type(value) is type(allowed) for allowed in get_args(option)):
-                return value
-        elif option is float and type(value) in (int, float) and math.isfinite(value):
-            return float(value)
-        elif option is not float and type(value) is option:
-            return value
-    wanted = " or ".join(
-        f"one of {', '.join(map(repr, get_args(o)))}" if get_origin(o) is Literal else _TYPES[o]
-        for o in options
-        if o is not type(None)
-    )
-    raise ConfigError(f"{kind} {name} is {value!r}; it must be {wanted}")
+    try:
+        return checked_setting(config, name, value)
+    except ConfigError as error:
+        raise ConfigError(f"{kind} {error.message}", param=name) from None
 
 
 def _clashes(sets: list[FeatureSet]) -> list[str]:

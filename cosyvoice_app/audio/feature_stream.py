@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cosyvoice_app.audio.features import Extractor
+from cosyvoice_app.audio.features import Extractor, widened
 from cosyvoice_app.audio.framing import reflected, refuse_not_finite
 from cosyvoice_app.errors import BadInput, ConfigError
 
@@ -49,13 +49,13 @@ class FeatureStream:
 
     @torch.no_grad()
     def push(self, chunk: Tensor) -> Tensor:
-        """Samples [streams, k] -> the frames [streams, frames, bins] that they complete. BadInput on NaN, infinity."""
+        """Samples [streams, k] -> the frames [streams, frames, bins] that they complete. BadInput as an Extractor."""
         if self._finished:
             raise BadInput("This stream has been finished; start another for more samples.")
         if chunk.ndim != 2 or len(chunk) != self._streams:
             raise ValueError(f"a chunk must be [{self._streams}, k], got {tuple(chunk.shape)}")
+        chunk = widened(chunk)
         refuse_not_finite(chunk, None)
-        chunk = chunk if chunk.dtype == torch.float64 else chunk.float()
         self._held = torch.cat([self._held.to(chunk), chunk], dim=1)
         self._samples += chunk.shape[1]
         framing = self._extractor.framing

@@ -19,11 +19,12 @@ import dataclasses
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from cosyvoice_app.audio.config_checks import RateHz, Within, checked
 from cosyvoice_app.audio.feature_configs import (
     Config,
     FbankConfig,
@@ -55,7 +56,7 @@ from cosyvoice_app.audio.spectral import (
     power_spectrum,
     through_blocks,
 )
-from cosyvoice_app.errors import ConfigError
+from cosyvoice_app.errors import BadInput, ConfigError
 
 __all__ = [
     "KINDS", "Extractor", "FbankConfig", "Features", "Framing", "Kind", "LogMelConfig", "Mel24kConfig", "MelScale",
@@ -127,12 +128,13 @@ class Extractor:
         """Features of `samples` [B, n], whose clips are `lengths` [B] samples long (None: all n).
 
         What lies past a clip's length is never looked at. BadInput names the clip that holds a NaN or an infinity;
-        `check=False` spares a device that question, which it must be waited for.
+        `check=False` spares a device that question, which it must be waited for. BadInput also when the samples are no
+        floats: whole numbers don't say what stands for 1.
         """
-        samples = _widened(samples)
-        if check:
-            refuse_not_finite(samples, lengths)
+        samples = widened(samples)
         own = checked_lengths(samples, lengths) if lengths is not None else None
+        if check:
+            refuse_not_finite(samples, own)
         with _full_precision(samples.device.type):
             if samples.device.type == "cpu" and not (samples.requires_grad and torch.is_grad_enabled()):
                 sizes = own.tolist() if own is not None else [samples.shape[1]] * len(samples)
@@ -202,8 +204,7 @@ def extractor_for(kind: Kind, rate_hz: int | None = None, **changes: Any) -> Ext
     rate_hz = rate_hz or only or 16_000
     if only and rate_hz != only:
         raise ConfigError(f"{kind} is for {only} Hz, not {rate_hz}: change the rate first.", param="rate_hz")
-    if rate_hz < 0:
-        raise ConfigError(f"rate_hz is {rate_hz}; it must be greater than 0.", param="rate_hz")
+    rate_hz = checked("rate_hz", RateHz, rate_hz)
     config = _CONFIGS[kind]
     allowed = [field.name for field in dataclasses.fields(config) if field.name != "rate_hz"]
     for name in changes:
@@ -258,8 +259,7 @@ def deltas(features: Features, reach: int = 2) -> Features:
 
     A clip's first and last frame stand in for those beyond its ends.
     """
-    if reach < 1:
-        raise ConfigError(f"reach is {reach}; it must be at least 1.", param="reach")
+    reach = checked("reach", Annotated[int, Within(1, 1000)], reach)
     values, lengths = features.values, features.lengths
     frames = values.shape[1]
     if not frames:
@@ -281,7 +281,9 @@ def _full_precision(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def _widened(samples: Tensor) -> Tensor:
+def widened(samples: Tensor) -> Tensor:
     if samples.ndim != 2:
         raise ValueError(f"samples must be [B, n], got {tuple(samples.shape)}")
+    if not samples.dtype.is_floating_point:
+        raise BadInput(f"samples are {samples.dtype}; they must be floats, from -1 to 1.", param="samples")
     return samples if samples.dtype == torch.float64 else samples.float()

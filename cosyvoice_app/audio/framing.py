@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,11 +18,17 @@ from cosyvoice_app.errors import BadInput, ConfigError
 
 WindowName = Literal["hann", "hamming", "povey", "blackman", "rectangular"]
 Pad = Literal["zeros", "reflect"]
+_PADS = get_args(Pad)
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""What lengths may be of."""
 
 
 def samples_of(ms: float, rate_hz: int) -> int:
     """Whole samples in `ms`. The margin keeps float noise from taking one away: 44.1 x 10 is 441."""
-    return math.floor(rate_hz * ms / 1000.0 + 1e-6)
+    samples = rate_hz * ms / 1000.0 + 1e-6
+    if not math.isfinite(samples):
+        raise ConfigError(f"{ms} ms at {rate_hz} Hz is no number of samples.", param="frame_ms")
+    return math.floor(samples)
 
 
 # Built outside inference mode whoever asks first: what is cached must serve a backward pass later.
@@ -71,6 +77,8 @@ class Framing:
                 "higher rate.",
                 param="frame_ms",
             )
+        if self.pad not in _PADS:
+            raise ConfigError(f"pad is {self.pad!r}; it must be one of {', '.join(map(repr, _PADS))}.", param="pad")
 
     @staticmethod
     def centred(frame: int, shift: int, pad: Pad = "zeros", n_fft: int = 0) -> Framing:
@@ -127,7 +135,9 @@ def checked_lengths(samples: Tensor, lengths: Tensor | None) -> Tensor:
     batch, n = samples.shape
     if lengths is None:
         return torch.full((batch,), n, dtype=torch.int64, device=samples.device)
-    if lengths.shape != (batch,) or lengths.dtype.is_floating_point:
+    if not isinstance(lengths, Tensor):
+        raise ValueError(f"lengths must be a tensor of whole numbers [{batch}], got a {type(lengths).__name__}")
+    if lengths.shape != (batch,) or lengths.dtype not in WHOLE:
         raise ValueError(f"lengths must be whole numbers [{batch}], got {lengths.dtype} {tuple(lengths.shape)}")
     if lengths.device.type == "cpu" and batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= n:
         raise ValueError(f"lengths must lie within 0 and {n}, got {lengths.tolist()}")

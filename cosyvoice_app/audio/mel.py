@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from cosyvoice_app.audio.config_checks import checked
 from cosyvoice_app.errors import ConfigError
 
 MelScale = Literal["kaldi", "htk", "slaney"]
@@ -48,6 +49,7 @@ def mel_filters(
     "kaldi" draws them over mel, "htk" and "slaney" over Hz (which differ in their mel). `slaney_norm` gives each
     triangle unit area over Hz. A filter narrower than the spectrum's bins may fall between two of them: it is 0.
     """
+    checked("scale", MelScale, scale)
     if not 0 <= low_hz < high_hz <= rate_hz / 2:
         raise ConfigError(
             f"The mel filters go from {low_hz:g} to {high_hz:g} Hz; they must lie within 0 and {rate_hz / 2:g} Hz.",

@@ -18,12 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from cosyvoice_app.audio.config_checks import Within, check_settings, checked
+from cosyvoice_app.audio.framing import WHOLE
 from cosyvoice_app.errors import BadInput, ConfigError
 
 NormKind = Literal["none", "utterance", "exponential", "window"]
@@ -32,6 +34,9 @@ NormKind = Literal["none", "utterance", "exponential", "window"]
 _SCAN = 32
 # On the CPU clips are taken so many values at a time: beyond the cache the float64 sums take several times as long.
 _CACHED = 50_000
+_Seconds = Annotated[float, Within(0.0, 1e6, above=True)]
+# A deviation's square must be a float64 above 0, and the rounding of a mean, divided by it, a float32.
+_Floor = Annotated[float, Within(1e-20, 1e20)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,10 @@ class UtteranceNorm:
     """
 
     variance: bool = True
-    floor: float = 1e-5
+    floor: _Floor = 1e-5
 
     def __post_init__(self) -> None:
-        _above_zero(self, "floor")
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,12 @@ class ExponentialNorm:
     two frames. The first frame is its own mean and comes out as 0. `math.inf` weighs all frames alike.
     """
 
-    time_constant_frames: float = 300.0
+    time_constant_frames: Annotated[float, Within(0.0, math.inf, above=True)] = 300.0
     variance: bool = True
-    floor: float = 1e-5
+    floor: _Floor = 1e-5
 
     def __post_init__(self) -> None:
-        _above_zero(self, "time_constant_frames", "floor")
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,13 @@ class WindowNorm:
     --center`). That needs frames to come, so `OnlineNorm` refuses it.
     """
 
-    frames: int = 300
+    frames: Annotated[int, Within(0, 1_000_000, above=True)] = 300
     variance: bool = True
-    floor: float = 1e-5
+    floor: _Floor = 1e-5
     centred: bool = False
 
     def __post_init__(self) -> None:
-        _above_zero(self, "frames", "floor")
+        check_settings(self)
 
 
 NormConfig = NoNorm | UtteranceNorm | ExponentialNorm | WindowNorm
@@ -116,25 +121,11 @@ def norm_for(kind: str, *, shift_s: float = 0.010, **changes: Any) -> NormConfig
         target = _SECONDS.get(name, name)
         if target in values:
             raise ConfigError(f"{name} and {target} are one thing; give one of them.", param=name)
-        wanted: type = float if name in _SECONDS else type(defaults[name])
-        if (
-            isinstance(value, bool) != (wanted is bool)
-            or not isinstance(value, (int, float))
-            or (wanted is int and not isinstance(value, int))
-        ):
-            kinds = {bool: "true or false", int: "a whole number", float: "a number"}
-            raise ConfigError(f"{name} is {value!r}; it must be {kinds[wanted]}.", param=name)
         if name in _SECONDS:
-            value = value / shift_s
-            value = max(1, round(value)) if target == "frames" and value > 0 else value
+            value = checked(name, _Seconds, value) / shift_s
+            value = max(1, round(value)) if target == "frames" else value
         values[target] = value
     return config(**values)
-
-
-def _above_zero(config: object, *names: str) -> None:
-    for name in names:
-        if not getattr(config, name) > 0:
-            raise ConfigError(f"{name} is {getattr(config, name)}; it must be greater than 0.", param=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +259,9 @@ def normalise(values: Tensor, lengths: Tensor | None = None, config: NormConfig 
         apart = (wide - mean).masked_fill(~valid[:, :, None], 0.0)
         variance = _total(apart.square()) / count if config.variance else mean
         return _apply(values, valid, mean, variance, config.variance, config.floor)
+    if isinstance(config, WindowNorm) and config.frames > values.shape[1]:
+        # A longer window holds the same frames, and would take room and time for all that aren't there.
+        config = replace(config, frames=max(1, values.shape[1]))
     if isinstance(config, WindowNorm) and config.centred:
         return _centred(values, lengths, valid, config)
     return OnlineNorm(config)(values, lengths)[0]
@@ -291,7 +285,9 @@ def _lengths(values: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     clips, frames, _ = values.shape
     if lengths is None:
         lengths = torch.full((clips,), frames, device=values.device)
-    if lengths.shape != (clips,) or lengths.is_floating_point():
+    if not isinstance(lengths, Tensor):
+        raise BadInput(f"lengths must be a tensor of {clips} whole numbers, one a clip, not {type(lengths).__name__}.")
+    if lengths.shape != (clips,) or lengths.dtype not in WHOLE:
         raise BadInput(
             f"lengths must be {clips} whole numbers, one a clip, got {list(lengths.shape)} of {lengths.dtype}."
         )

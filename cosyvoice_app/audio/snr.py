@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cosyvoice_app.audio.framing import WHOLE
 from cosyvoice_app.audio.vad import HOP_S, measure
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.types import FloatArray
@@ -44,6 +45,8 @@ def estimate_snr(samples: Tensor, rate_hz: int, lengths: Tensor | None = None) -
     """
     if samples.ndim != 2 or not samples.is_floating_point():
         raise BadInput(f"samples must be [clips, samples] of floats, got {list(samples.shape)} of {samples.dtype}.")
+    if lengths is not None and (not isinstance(lengths, Tensor) or lengths.ndim != 1 or lengths.dtype not in WHOLE):
+        raise BadInput(f"lengths must be a tensor of {len(samples)} whole numbers, one a clip.")
     clips = samples.detach().float().cpu().numpy()
     ends = [clips.shape[1]] * len(clips) if lengths is None else [int(n) for n in lengths.tolist()]
     if len(ends) != len(clips) or any(not 0 <= end <= clips.shape[1] for end in ends):

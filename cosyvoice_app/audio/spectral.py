@@ -58,8 +58,8 @@ class Spectral:
 
     @property
     def block_rows(self) -> int:
-        """As many as keep a block's samples and spectra, some 2 MB, near the processor."""
-        return min(BLOCK_ROWS, 1 << (BLOCK_ROWS * 512 // self.n_fft).bit_length() - 1)
+        """As many as keep a block's samples and spectra, some 2 MB, near the processor; at least a product's."""
+        return max(FEW_ROWS, min(BLOCK_ROWS, 1 << max(0, (BLOCK_ROWS * 512 // self.n_fft).bit_length() - 1)))
 
     @property
     def columns(self) -> int:
@@ -267,13 +267,15 @@ def _bands(spec: Spectral, like: Tensor) -> list[tuple[int, int, Tensor]]:
 def _cut(bank: MelBank, gain: float, parts: bool, device: str, dtype: torch.dtype) -> list[tuple[int, int, Tensor]]:
     """The filterbank cut into bands of filters: (first, last + 1 column of the spectrum, weights). With `parts` the
     spectrum's real and imaginary squares lie side by side, and each weight stands twice, so that the product adds them.
+
+    Made on the CPU, and sent when ready: work on one CUDA stream wouldn't wait for what another is still making.
     """
-    whole = mel_filters(*bank, device, dtype) * gain
+    whole = mel_filters(*bank, "cpu", dtype) * gain
     if parts:
         whole = whole.repeat_interleave(2, dim=0)
     bands = []
     for start in range(0, whole.shape[1], BAND):
         band = whole[:, start : start + BAND]
         used = band.ne(0).any(dim=1).nonzero().flatten().tolist() or [0]
-        bands.append((used[0], used[-1] + 1, band[used[0] : used[-1] + 1].contiguous()))
+        bands.append((used[0], used[-1] + 1, band[used[0] : used[-1] + 1].contiguous().to(device)))
     return bands
