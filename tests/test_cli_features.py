@@ -54,8 +54,8 @@ def write(path: str | Path, seconds: float = 0.5, seed: int = 0, rate_hz: int = 
     return path
 
 
-def run(*arguments: str | Path, kind: str = "fbank") -> int:
-    return main(["features", *map(str, arguments), "--kind", kind, "--out", "out", "--device", "cpu"])
+def run(*arguments: str | Path, kind: str = "fbank", out: str = "out") -> int:
+    return main(["features", *map(str, arguments), "--kind", kind, "--out", out, "--device", "cpu"])
 
 
 def manifest() -> dict[str, dict[str, Any]]:
@@ -68,7 +68,7 @@ def manifest() -> dict[str, dict[str, Any]]:
 
 def outputs() -> set[str]:
     files = {path.relative_to("out").as_posix() for path in Path("out").rglob("*") if path.is_file()}
-    return files - {"manifest.jsonl"}
+    return files - {"manifest.jsonl", ".features.lock"}
 
 
 def times() -> dict[str, int]:
@@ -103,9 +103,9 @@ def test_kinds_are_those_of_the_extractors() -> None:
 def test_safetensors_hold_the_same_and_say_what_it_is() -> None:
     write("in/a.wav")
     assert run("in") == 0
-    assert run("in", "--format", "safetensors") == 0
-    assert np.array_equal(load_file("out/a.safetensors")["features"], np.load("out/a.npy"))
-    with safe_open("out/a.safetensors", "np") as file:
+    assert run("in", "--format", "safetensors", out="safe") == 0
+    assert np.array_equal(load_file("safe/a.safetensors")["features"], np.load("out/a.npy"))
+    with safe_open("safe/a.safetensors", "np") as file:
         assert file.metadata() == {"kind": "fbank", "rate_hz": "16000", "shift_samples": "160"}
 
 

@@ -36,8 +36,9 @@ class Loaded:
     """The file's name in quotes after a space, or nothing: for messages."""
 
 
-def load_clip(source: Source, rate_hz: int, *, max_seconds: float, max_bytes: int) -> Loaded:
-    """Levels are untouched, and samples that are not finite are left for the caller to judge.
+def load_clip(source: Source, rate_hz: int | None, *, max_seconds: float, max_bytes: int) -> Loaded:
+    """`rate_hz` None keeps the clip's own rate, which bare samples don't have. Levels are untouched, and samples
+    that are not finite are left for the caller to judge.
 
     Raises BadInput (PromptError where the file isn't audio) or TooLarge, naming the clip.
     """
@@ -45,11 +46,11 @@ def load_clip(source: Source, rate_hz: int, *, max_seconds: float, max_bytes: in
         samples, had_hz = _decoded(source, max_seconds, max_bytes)
         label = _label(source)
     else:
-        samples, had_hz = _plain(source, rate_hz)
+        samples, had_hz = _plain(source, rate_hz or 0)
         label = ""
     if len(samples) > max_seconds * had_hz:
         raise _too_long(label, len(samples) / had_hz, max_seconds)
-    return Loaded(resampled(samples, had_hz, rate_hz), had_hz, len(samples) / had_hz, label)
+    return Loaded(resampled(samples, had_hz, rate_hz or had_hz), had_hz, len(samples) / had_hz, label)
 
 
 def not_finite(clip: Loaded) -> BadInput:

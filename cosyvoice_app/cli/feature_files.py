@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
-import unicodedata
+import stat
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
 
+from cosyvoice_app.cli.feature_names import chosen_names, shared
 from cosyvoice_app.console import warn
 from cosyvoice_app.errors import AppError, BadInput
 from cosyvoice_app.types import FloatArray
@@ -46,7 +47,8 @@ class Found:
 def find_clips(inputs: Sequence[Path], out: Path) -> Found:
     """Files as given, and the audio files of folders and their subfolders, sorted. A file is taken once.
 
-    Hidden files and folders (names that begin with a dot) are passed over. BadInput where an input doesn't exist,
+    Hidden files and folders (names that begin with a dot) are passed over, and with a warning what is no regular file:
+    a pipe would be waited for. BadInput where an input doesn't exist,
     nothing is found, or `out` lies in an input folder, whose next reading would meet its own results.
     """
     found, seen = Found(), set()
@@ -64,11 +66,14 @@ def find_clips(inputs: Sequence[Path], out: Path) -> Found:
                 continue
             seen.add(source)
             try:
-                stat = source.stat()
+                facts = source.stat()
             except OSError as error:
                 warn(f"{path} is left out: {error.strerror}")
                 continue
-            found.items.append(Item(source, stat.st_size, stat.st_mtime_ns))
+            if not stat.S_ISREG(facts.st_mode):
+                warn(f"{path} is left out: it is not a regular file")
+                continue
+            found.items.append(Item(source, facts.st_size, facts.st_mtime_ns))
             found.names.append(name.with_suffix(""))
     if not found.items:
         raise BadInput(f"There is no audio in {', '.join(map(str, inputs))}. Files are found by their endings: "
@@ -77,7 +82,10 @@ def find_clips(inputs: Sequence[Path], out: Path) -> Found:
 
 
 def _refuse_inside(out: Path, folder: Path) -> None:
-    inside, around = out.resolve(), folder.resolve()
+    try:
+        inside, around = out.resolve(), folder.resolve()
+    except (OSError, RuntimeError) as error:  # links that lead in a circle
+        raise BadInput(f"--out {out} can't be a folder: {error}.", param="out") from error
     if inside == around or around in inside.parents:
         raise BadInput(f"--out {out} lies in the input folder {folder}. Choose a folder outside of it.", param="out")
 
@@ -101,42 +109,51 @@ class FeatureManifest:
     than making them; so their sizes are written down, and one that a power cut emptied is made again.
     """
 
-    def __init__(self, folder: Path, config: str) -> None:
-        """Raises AppError when the folder can't be made or its manifest can't be read."""
+    def __init__(self, folder: Path, config: str, kind: str, file_format: Format) -> None:
+        """Raises AppError when the manifest can't be read, BadInput when it is of another kind or format: the folder
+        would hold both, and nothing would say which file is of which.
+        """
         self.path = folder / MANIFEST
-        self._folder, self._config = folder, config
+        self._folder, self._config, self._kind, self._format = folder, config, kind, file_format
         self._entries: dict[str, dict[str, Any]] = {}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise AppError(f"{self.path} can't be read: {error}.") from error
         for entry in map(_parse, lines):
             if entry is not None:
                 self._entries[entry["source"]] = entry
+        self._refuse_others()
+        self._forget_shared()
         # Also ends a line that a crash cut short, so that the next one doesn't continue it.
         self._write()
 
-    def named(self, found: Found, ending: str) -> list[Item]:
+    def _refuse_others(self) -> None:
+        for entry in self._entries.values():
+            had_kind = entry.get("kind", self._kind)
+            had_format = str(entry.get("output")).rpartition(".")[2]
+            if (had_kind, had_format) != (self._kind, self._format):
+                raise BadInput(f"{self._folder} holds {had_kind} as {had_format}; {self._kind} as {self._format} needs "
+                               "another folder.", param="out")  # fmt: skip
+
+    def _forget_shared(self) -> None:
+        """Of two sources with one output nobody knows whose it holds: both are made again."""
+        lost = shared({source: str(entry["output"]) for source, entry in self._entries.items()})
+        if lost:
+            warn(f"{self.path} gives {len(lost)} clips an output that another has too; they are made again")
+        for source in lost:
+            del self._entries[source]
+
+    def named(self, found: Found) -> list[Item]:
         """The items with their outputs. A source that has an output keeps it; others get the name they would like, or
-        that with _2, _3 and so on where it is taken. Names that differ only in case count as one.
+        one like it where that is taken.
         """
-        kept = {source: entry["output"] for source, entry in self._entries.items()
-                if str(entry.get("output")).endswith(ending)}  # fmt: skip
-        taken = {_same_name(output) for output in kept.values()}
-        items = []
-        for item, name in zip(found.items, found.names, strict=True):
-            output = kept.get(str(item.source))
-            number = 1
-            while output is None:
-                tail = "" if number == 1 else f"_{number}"
-                wish = f"{name.as_posix()}{tail}{ending}"
-                if _same_name(wish) not in taken:
-                    output = wish
-                number += 1
-            taken.add(_same_name(output))
-            items.append(Item(item.source, item.size, item.mtime_ns, output))
-        return items
+        outputs = {source: str(entry["output"]) for source, entry in self._entries.items()}
+        kept = [outputs.get(str(item.source)) for item in found.items]
+        wishes = [PurePosixPath(name.as_posix()) for name in found.names]
+        names = chosen_names(wishes, kept, f".{self._format}", outputs.values())
+        return [Item(item.source, item.size, item.mtime_ns, name)
+                for item, name in zip(found.items, names, strict=True)]  # fmt: skip
 
     def is_finished(self, item: Item) -> bool:
         entry = self._entries.get(str(item.source), {})
@@ -149,14 +166,18 @@ class FeatureManifest:
         except OSError:
             return False
 
-    def add(self, item: Item, facts: dict[str, Any]) -> None:
-        entry = {"source": str(item.source), "output": item.output, "frames": None, "bins": None, "rate_hz": None,
-                 "duration_s": None, "config": self._config, "error": None, "size": item.size,
-                 "mtime_ns": item.mtime_ns, "bytes": None, **facts}  # fmt: skip
+    def add(self, item: Item, facts: Mapping[str, Any]) -> None:
+        """Raises AppError when the line can't be written."""
+        entry = {"source": str(item.source), "output": item.output, "kind": self._kind, "frames": None,
+                 "bins": None, "rate_hz": None, "duration_s": None, "config": self._config, "error": None,
+                 "size": item.size, "mtime_ns": item.mtime_ns, "bytes": None, **facts}  # fmt: skip
         self._entries[entry["source"]] = entry
         # A source may have an older line: the last one counts.
-        with self.path.open("ab") as file:
-            file.write(_line(entry))
+        try:
+            with self.path.open("ab") as file:
+                file.write(_line(entry))
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def finish(self, items: Sequence[Item]) -> None:
         """One line a clip, in the order of this call's items; those of earlier calls come first."""
@@ -168,7 +189,11 @@ class FeatureManifest:
         try:
             write_whole(self.path, [b"".join(map(_line, self._entries.values()))])
         except OSError as error:
-            raise AppError(f"{self.path} can't be written: {error.strerror or error}.") from error
+            raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> AppError:
+        return AppError(f"{self.path} can't be written: {error.strerror or error}. What is done stays; run the same "
+                        "command again when it can be.")  # fmt: skip
 
 
 def write_whole(path: Path, parts: Sequence[bytes | memoryview]) -> None:
@@ -200,17 +225,14 @@ def packed(values: FloatArray, file_format: Format, metadata: dict[str, str]) ->
     return [save({"features": values}, metadata)]
 
 
-def _same_name(output: str) -> str:
-    return unicodedata.normalize("NFC", output).casefold()
-
-
 def _parse(line: str) -> dict[str, Any] | None:
     """None for a line cut short by a crash: its clip is simply made again."""
     try:
         entry = json.loads(line)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) and isinstance(entry.get("source"), str) else None
+    whole = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("source", "output"))
+    return entry if whole else None
 
 
 def _line(entry: dict[str, Any]) -> bytes:

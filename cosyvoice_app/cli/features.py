@@ -7,32 +7,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import errno
-import hashlib
-import json
 import os
-import queue
 import sys
-import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cosyvoice_app import __version__
+from cosyvoice_app.cli import feature_lock
+from cosyvoice_app.cli.feature_choices import BUILT_IN, NORMALISATIONS, Choices, Chosen
+from cosyvoice_app.cli.feature_feed import Done, Pipelines, results
 from cosyvoice_app.cli.feature_files import FORMATS, SUFFIXES, FeatureManifest, Item, find_clips, packed, write_whole
 from cosyvoice_app.console import ProgressLine, print_json
 from cosyvoice_app.engines import device as devices
-from cosyvoice_app.errors import AppError, ConfigError
+from cosyvoice_app.errors import AppError
 
 if TYPE_CHECKING:
     from cosyvoice_app.audio.clip_features import ClipFeatures
     from cosyvoice_app.audio.feature_pipeline import FeaturePipeline
-    from cosyvoice_app.audio.features import Extractor
-
-    Done = tuple[Item, Future[ClipFeatures]]
 
 NAME = "features"
 HELP = "compute features of audio files and folders: MFCC, filterbanks, log-mel spectrograms"
@@ -94,6 +87,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="change a setting of the kind, such as bins=40; can be repeated; an unknown name lists what there is",
     )
     parser.add_argument(
+        "--normalise",
+        choices=NORMALISATIONS,
+        help="mean and variance of each clip's bins: over the clip, or over what came before a frame, fading or in a "
+        "window [default: none, or what the set says]",
+    )
+    parser.add_argument(
+        "--sets",
+        metavar=f"{BUILT_IN}|FILE",
+        help="choose settings and normalisation for each clip by its sample rate and SNR: from the app's own table, or "
+        "from a file that goes before it; --set and --normalise are obeyed all the same",
+    )
+    parser.add_argument("--language", help='with --sets: the language of all clips, such as "zh"')
+    parser.add_argument("--dialect", help='with --sets: the dialect of all clips, such as "yue"')
+    parser.add_argument(
         "--max-seconds",
         type=_at_least_one,
         default=3600,
@@ -106,19 +113,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 when every clip has its file, 1 when any failed."""
     device = devices.choose(options.device)
-    extractor = _extractor(options)
+    choices = Choices(options)
     found = find_clips(options.inputs, options.out)
-    manifest = FeatureManifest(options.out, _fingerprint(extractor, options.format))
-    items = manifest.named(found, f".{options.format}")
-    todo = [item for item in items if not manifest.is_finished(item)]
-    if len(todo) < len(items) and not options.json:
-        print(f"{len(items) - len(todo)} of {len(items)} clips are finished already", file=sys.stderr)
-    work = _Work(options, extractor, manifest, len(todo))
-    try:
-        if todo:
-            work.run(todo, device.name)
-    finally:
-        manifest.finish(items)
+    with feature_lock.held(options.out):
+        manifest = FeatureManifest(options.out, choices.fingerprint(options.format), options.kind, options.format)
+        items = manifest.named(found)
+        todo = [item for item in items if not manifest.is_finished(item)]
+        if len(todo) < len(items) and not options.json:
+            print(f"{len(items) - len(todo)} of {len(items)} clips are finished already", file=sys.stderr)
+        work = _Work(options, choices, manifest, len(todo))
+        try:
+            if todo:
+                work.run(todo, device.name)
+        finally:
+            manifest.finish(items)
     return _report(options, work, manifest, len(items), device)
 
 
@@ -140,8 +148,8 @@ def _report(options: argparse.Namespace, work: _Work, manifest: FeatureManifest,
 class _Work:
     """One run over the clips that are left to do, with its counts."""
 
-    def __init__(self, options: argparse.Namespace, extractor: Extractor, manifest: FeatureManifest, total: int):
-        self._options, self._extractor, self._manifest, self._total = options, extractor, manifest, total
+    def __init__(self, options: argparse.Namespace, choices: Choices, manifest: FeatureManifest, total: int) -> None:
+        self._options, self._choices, self._manifest, self._total = options, choices, manifest, total
         self._line = ProgressLine()
         self._started = time.monotonic()
         self._shown = 0.0
@@ -158,21 +166,29 @@ class _Work:
         options = self._options
         self._started = time.monotonic()
         cores = _cores_left_free(options.workers) if device == "cpu" else contextlib.nullcontext()
+
+        def make(chosen: Chosen) -> FeaturePipeline:
+            return FeaturePipeline(chosen.computing(), device, decoders=options.workers, max_batch=options.batch,
+                                   queue=2 * options.batch, max_seconds=float(options.max_seconds))  # fmt: skip
+
+        pipelines = Pipelines(self._choices, make, float(options.max_seconds))
+        # To choose is to decode and measure; else to submit is next to nothing.
+        feeders = options.workers if self._choices.needs_clip else 1
+        coming = results(pipelines, todo, feeders=feeders, most_ahead=9 * options.batch)
         try:
-            pipeline = FeaturePipeline(self._extractor, device, decoders=options.workers, max_batch=options.batch,
-                                       queue=2 * options.batch, max_seconds=float(options.max_seconds))  # fmt: skip
-            with cores, pipeline, contextlib.closing(_results(pipeline, todo, most_ahead=9 * options.batch)) as results:
-                for item, future in results:
-                    self._take(item, future)
+            with cores, contextlib.closing(coming):
+                for done in coming:
+                    self._take(done)
         finally:
             self._line.clear()
             self.seconds = time.monotonic() - self._started
 
-    def _take(self, item: Item, future: Future[ClipFeatures]) -> None:
-        error = future.exception()
+    def _take(self, done: Done) -> None:
+        item, error = done.item, done.future.exception()
         if error is None:
-            result = future.result()
-            error = self._write(item, result)
+            assert done.chosen is not None
+            result = done.future.result()
+            error = self._write(item, done.chosen, result)
         if error is None:
             self.done += 1
             self.audio_s += result.seconds
@@ -187,10 +203,12 @@ class _Work:
                 print("more failures are in the manifest only", file=sys.stderr)
         self._show()
 
-    def _write(self, item: Item, result: ClipFeatures) -> OSError | None:
+    def _write(self, item: Item, chosen: Chosen, result: ClipFeatures) -> OSError | None:
         """The file and its line. An error that other files won't have is returned; a full disk ends the run."""
-        metadata = {"kind": self._extractor.kind, "rate_hz": str(result.rate_hz),
-                    "shift_samples": str(self._extractor.shift_samples)}  # fmt: skip
+        metadata = {"kind": chosen.extractor.kind, "rate_hz": str(result.rate_hz),
+                    "shift_samples": str(chosen.extractor.shift_samples)}  # fmt: skip
+        if chosen.norm_kind != "none":
+            metadata["normalisation"] = chosen.norm_kind
         data = packed(result.values, self._options.format, metadata)
         path = self._options.out / item.output
         try:
@@ -202,7 +220,8 @@ class _Work:
                                "there is room.") from error  # fmt: skip
             return error
         self._manifest.add(item, {"frames": result.frames, "bins": result.values.shape[1], "rate_hz": result.rate_hz,
-                                  "duration_s": round(result.seconds, 6), "bytes": sum(map(len, data))})  # fmt: skip
+                                  "duration_s": round(result.seconds, 6), "bytes": sum(map(len, data)),
+                                  **chosen.facts})  # fmt: skip
         return None
 
     def _show(self) -> None:
@@ -230,94 +249,6 @@ def _cores_left_free(decoders: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _results(pipeline: FeaturePipeline, todo: Sequence[Item], most_ahead: int) -> Generator[Done, None, None]:
-    """Each item with its finished future, as they finish. `most_ahead` bounds the results that wait to be taken."""
-    finished: queue.SimpleQueue[Done | BaseException] = queue.SimpleQueue()
-    room = threading.Semaphore(most_ahead)
-    stopping = threading.Event()
-
-    def feed() -> None:
-        try:
-            for item in todo:
-                room.acquire()
-                if stopping.is_set():
-                    return
-                future = pipeline.submit(item.source)
-                future.add_done_callback(lambda done, item=item: finished.put((item, done)))  # type: ignore[misc]
-        except BaseException as error:  # noqa: BLE001 - raised where the results are taken
-            finished.put(error)
-
-    feeder = threading.Thread(target=feed, name="features-feed", daemon=True)
-    feeder.start()
-    try:
-        for _ in todo:
-            result = _next(finished)
-            if isinstance(result, BaseException):
-                raise result
-            yield result
-            room.release()
-    finally:
-        stopping.set()
-        room.release()
-        # A submit that waits is woken by this; after a complete run nothing is left to cancel.
-        pipeline.close(drain=False)
-        feeder.join()
-
-
-def _next(finished: queue.SimpleQueue[Done | BaseException]) -> Done | BaseException:
-    while True:
-        try:
-            # Not for ever: on Windows Ctrl-C isn't noticed inside an endless wait.
-            return finished.get(timeout=0.5)
-        except queue.Empty:
-            continue
-
-
-def _extractor(options: argparse.Namespace) -> Extractor:
-    """Raises ConfigError for settings that don't exist or can't be."""
-    from cosyvoice_app.audio.features import extractor_for
-
-    changes: dict[str, Any] = {}
-    for change in options.changes:
-        name, equals, value = change.partition("=")
-        name = name.strip().replace("-", "_")
-        if not name or not equals:
-            raise ConfigError(f"--set {change!r} is not of the form name=value.", param="set")
-        changes[name] = _value(value)
-    try:
-        defaults = extractor_for(options.kind, options.rate).config
-        for name, value in changes.items():
-            if hasattr(defaults, name):
-                _check_type(name, value, getattr(defaults, name))
-        return extractor_for(options.kind, options.rate, **changes)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"These settings don't go together: {error}.", param="set") from error
-
-
-def _value(text: str) -> Any:
-    """JSON's numbers, true, false and null; anything else is a word."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.strip()
-
-
-def _check_type(name: str, value: Any, default: Any) -> None:
-    """A setting has the type of its default; where the default is none, it is a number or none."""
-    kinds: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole number"), (str, "a word"))
-    kind, wanted = next(((kind, words) for kind, words in kinds if isinstance(default, kind)), (float, "a number"))
-    fits = type(value) is kind or (kind is float and type(value) is int) or (value is None and default is None)
-    if not fits:
-        raise ConfigError(f"--set {name} is {value!r}; it must be {wanted}.", param=name)
-
-
-def _fingerprint(extractor: Extractor, file_format: str) -> str:
-    """Changes with everything that the files depend on but the audio."""
-    facts = {"kind": extractor.kind, "rate_hz": extractor.rate_hz, "config": dataclasses.asdict(extractor.config),
-             "format": file_format, "version": __version__}  # fmt: skip
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _at_least_one(text: str) -> int:
