@@ -34,7 +34,8 @@ NormKind = Literal["none", "utterance", "exponential", "window"]
 _SCAN = 32
 # On the CPU clips are taken so many values at a time: beyond the cache the float64 sums take several times as long.
 _CACHED = 50_000
-_Seconds = Annotated[float, Within(0.0, 1e6, above=True)]
+_Window = Annotated[float, Within(0.0, 100_000.0, above=True)]
+_Span = Annotated[float, Within(0.0, math.inf, above=True)]
 # A deviation's square must be a float64 above 0, and the rounding of a mean, divided by it, a float32.
 _Floor = Annotated[float, Within(1e-20, 1e20)]
 
@@ -67,7 +68,7 @@ class ExponentialNorm:
     two frames. The first frame is its own mean and comes out as 0. `math.inf` weighs all frames alike.
     """
 
-    time_constant_frames: Annotated[float, Within(0.0, math.inf, above=True)] = 300.0
+    time_constant_frames: _Span = 300.0
     variance: bool = True
     floor: _Floor = 1e-5
 
@@ -122,7 +123,7 @@ def norm_for(kind: str, *, shift_s: float = 0.010, **changes: Any) -> NormConfig
         if target in values:
             raise ConfigError(f"{name} and {target} are one thing; give one of them.", param=name)
         if name in _SECONDS:
-            value = checked(name, _Seconds, value) / shift_s
+            value = checked(name, _Window if target == "frames" else _Span, value) / shift_s
             value = max(1, round(value)) if target == "frames" else value
         values[target] = value
     return config(**values)
@@ -259,9 +260,10 @@ def normalise(values: Tensor, lengths: Tensor | None = None, config: NormConfig 
         apart = (wide - mean).masked_fill(~valid[:, :, None], 0.0)
         variance = _total(apart.square()) / count if config.variance else mean
         return _apply(values, valid, mean, variance, config.variance, config.floor)
-    if isinstance(config, WindowNorm) and config.frames > values.shape[1]:
-        # A longer window holds the same frames, and would take room and time for all that aren't there.
-        config = replace(config, frames=max(1, values.shape[1]))
+    if isinstance(config, WindowNorm) and config.frames > values.shape[1] + 1:
+        # A longer window holds the same frames, and would take room and time for all that aren't there. One more than
+        # there are, since a window that is a whole block is added up from its end: that would round otherwise.
+        config = replace(config, frames=values.shape[1] + 1)
     if isinstance(config, WindowNorm) and config.centred:
         return _centred(values, lengths, valid, config)
     return OnlineNorm(config)(values, lengths)[0]
