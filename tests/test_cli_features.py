@@ -353,7 +353,8 @@ def test_help_shows_every_option(capsys: Any) -> None:
         main(["features", "--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for option in ("--kind", "--out", "--format", "--device", "--rate", "--batch", "--workers", "--set", "--json"):
+    for option in ("--kind", "--out", "--format", "--device", "--rate", "--batch", "--workers", "--set", "--normalise",
+                   "--sets", "--language", "--dialect", "--json"):  # fmt: skip
         assert re.search(rf"^  {option}\b", shown, re.MULTILINE)
 
 
