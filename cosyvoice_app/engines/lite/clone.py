@@ -22,7 +22,7 @@ from cosyvoice_app.errors import TextError
 from cosyvoice_app.text.frontend import prepare
 from cosyvoice_app.types import CancelToken, OnProgress, Progress, PromptClip, Refine, Voice
 
-RECIPE = 1
+RECIPE = 2
 """Raised whenever the same clip would give another voice, so that cached ones are made again."""
 
 SENTENCES = (
