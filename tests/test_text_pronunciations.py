@@ -243,3 +243,9 @@ def test_a_word_never_matches_inside_another(words: str, text: str) -> None:
 def test_a_deeply_nested_file_is_an_error_and_not_a_crash() -> None:
     with pytest.raises(BadInput):
         from_toml("a=" + "[" * 5000)
+
+
+def test_both_scripts_of_a_word_may_be_listed_with_one_reading() -> None:
+    assert from_lines("银行 = yín háng\n銀行 = yin2 hang2") == from_lines("銀行 = yín háng")
+    with pytest.raises(BadInput, match="with two readings"):
+        from_lines("银行 = yín háng\n銀行 = yín xíng")

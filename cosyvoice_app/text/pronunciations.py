@@ -127,9 +127,9 @@ def _checked(pairs: list[tuple[str, str, Language | None]], wrong: list[str], na
         word = _tidy(typed)
         try:
             key = _key(word)
-            if key in entries:
-                raise ValueError("is there twice, in one spelling or another")
-            entries[key] = _reading(word, _tidy(reading), language)
+            read = _reading(word, _tidy(reading), language)
+            if entries.setdefault(key, read) != read:
+                raise ValueError("is there twice, in one spelling or another, with two readings")
         except ValueError as error:
             wrong.append(f"{word or typed!r} {error}")
     if len(entries) > MAX_ENTRIES:
