@@ -63,7 +63,7 @@ def words(pieces: list[Piece], *, keep_quotes: bool = True) -> list[list[Piece]]
         ends.extend(_han_ends(match) if match[0][0] not in " \n" else ())
         ends.append(match.end())
     allowed = _outside(ends, _NUMBER, text)
-    return _cut(pieces, _outside(allowed, _QUOTED, text) if keep_quotes else allowed)
+    return _join_unspoken(_cut(pieces, _outside(allowed, _QUOTED, text) if keep_quotes else allowed))
 
 
 def _han_ends(match: re.Match[str]) -> list[int]:
@@ -76,7 +76,7 @@ def _han_ends(match: re.Match[str]) -> list[int]:
 
 def letters(pieces: list[Piece], count: int) -> list[list[Piece]]:
     """`pieces` cut every `count` characters: for a word or a number that is too long to be spoken in one go."""
-    return _cut(pieces, range(count, len(_joined(pieces)), count))
+    return _join_unspoken(_cut(pieces, range(count, len(_joined(pieces)), count)))
 
 
 def has_content(pieces: Iterable[Piece]) -> bool:
@@ -143,6 +143,7 @@ def _cut(pieces: list[Piece], ends: Iterable[int]) -> list[list[Piece]]:
 
 
 def _join_unspoken(parts: list[list[Piece]]) -> list[list[Piece]]:
+    """Parts without a word (a stray mark) go to the part before, or to the first that has one."""
     out: list[list[Piece]] = []
     lead: list[Piece] = []
     for part in parts:

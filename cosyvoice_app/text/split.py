@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cosyvoice_app.text import cuts
 from cosyvoice_app.text.chars import has_speech
 from cosyvoice_app.text.cuts import has_content, merge, sentences
-from cosyvoice_app.text.sizes import CAPITAL_SOUNDS, Size, size_in
+from cosyvoice_app.text.sizes import HAN_SOUNDS, Size, size_in
 from cosyvoice_app.text.tags import MAX_PAUSE_MS
 from cosyvoice_app.types import Pause, Piece, SplitLimits, Text
 
@@ -120,7 +120,7 @@ def _words_fit(clause: list[Piece], limits: SplitLimits, size: Size) -> list[lis
             continue
         for part in cuts.words(word, keep_quotes=False):
             fits = size(part) <= limits.most
-            atoms.extend([part] if fits else cuts.letters(part, max(1, limits.most // CAPITAL_SOUNDS)))
+            atoms.extend([part] if fits else cuts.letters(part, max(1, limits.most // HAN_SOUNDS - 1)))
     return _even(atoms, limits, size)
 
 
