@@ -207,14 +207,14 @@ def test_both_resamplers_keep_a_tone(source_hz: int) -> None:
 
 def test_full_batches_leave_at_once_and_others_when_their_first_clip_has_waited() -> None:
     extractor = sums()
-    with FeaturePipeline(extractor, max_batch=4, max_wait_ms=200) as pipeline:
+    with FeaturePipeline(extractor, max_batch=4, max_wait_ms=2000) as pipeline:
         started = time.monotonic()
         futures = [pipeline.submit(clip()) for _ in range(4)]
         concurrent.futures.wait(futures, TIMEOUT_S)
-        assert time.monotonic() - started < 0.19
+        assert time.monotonic() - started < 1.9
         started = time.monotonic()
         assert is_sum(done(pipeline.submit(clip())))
-        assert time.monotonic() - started >= 0.19
+        assert time.monotonic() - started >= 1.9
     assert [rows for rows, _ in extractor.batches] == [4, 1]
 
 

@@ -155,7 +155,7 @@ def test_time_stays_linear(unit: str) -> None:
     that does other things too.
     """
     short, long = (min(_timed(clean_typed(unit * count + "好")) for _ in range(3)) for count in (300, 1_200))
-    assert long < 10 * short + 0.02
+    assert long < 10 * short + 0.1
 
 
 def test_two_hundred_characters_of_dates_and_sums_take_under_five_milliseconds() -> None:
