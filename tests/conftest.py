@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,3 +59,11 @@ def _weights_at_hand(request: pytest.FixtureRequest) -> Iterator[None]:
             except AssetError as error:
                 pytest.skip(error.message)
     yield
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert not left, f"threads left behind: {left}"

@@ -10,9 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +32,8 @@ RATE_HZ = 16_000
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_thread_is_left: None) -> None:
     monkeypatch.chdir(tmp_path)
-    before = set(threading.enumerate())
-    yield
-    assert not set(threading.enumerate()) - before, "threads left behind"
 
 
 def noise(seconds: float, seed: int = 0, rate_hz: int = RATE_HZ) -> FloatArray:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +44,8 @@ normalisation = { kind = "window", window_s = 1.0 }
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_thread_is_left: None) -> None:
     monkeypatch.chdir(tmp_path)
-    before = set(threading.enumerate())
-    yield
-    assert not set(threading.enumerate()) - before, "threads left behind"
 
 
 def made(path: str, kind: Kind, norm: NormConfig, **changes: Any) -> FloatArray:

@@ -9,9 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,11 +24,8 @@ TIMEOUT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_thread_is_left: None) -> None:
     monkeypatch.chdir(tmp_path)
-    before = set(threading.enumerate())
-    yield
-    assert not set(threading.enumerate()) - before, "threads left behind"
 
 
 def call(*arguments: str, kind: str = "fbank") -> list[str]:

@@ -413,7 +413,7 @@ def test_choose_names_the_cause_and_only_a_direct_wish_the_remedy(monkeypatch: p
     with pytest.raises(DeviceError, match="CPU-only build; install one built for CUDA. Use --device cpu"):
         device.choose("cuda")
     assert device.choose("auto").reason == "no usable GPU: this PyTorch (9.9) is a CPU-only build"
-    assert device.cuda_trouble() == "this PyTorch (9.9) is a CPU-only build; install one built for CUDA"
+    assert str(device._cause(0)) == "this PyTorch (9.9) is a CPU-only build; install one built for CUDA"
 
 
 def test_the_system_is_read_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +38,7 @@ RATE_HZ = 16_000
 TIMEOUT_S = 30.0
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    left = set(threading.enumerate()) - before
-    assert not left, f"threads left behind: {left}"
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @dataclass

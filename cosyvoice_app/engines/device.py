@@ -182,12 +182,6 @@ def _choose(device: str, index: int) -> Device:
     )
 
 
-def cuda_trouble(index: int = 0) -> str | None:
-    """Why GPU `index` can't be used and what to do, or None when it can. Starts CUDA in this process."""
-    cause = _cause(index)
-    return None if cause is None else str(cause)
-
-
 def _cause(index: int) -> Check | None:
     """From what torch says in this process alone, which is quick; `init_device` knows more."""
     import torch
