@@ -18,7 +18,8 @@ from cosyvoice_app.web.remarks import remark
 
 ODD = st.sampled_from(
     ["好", "[xyz1]", "[l][ǖ]", "<|x|>", "[", "]", "[pause 99s]", "[pause 1s]", "<strong>", "</strong>", "😂", "★", "。",
-     "今日は晴れです。", "오늘은.", "[breath]", "a", '"', "\n", "{", "}", "<break time='q'/>", "[j[ǐ]]"]
+     "今日は晴れです。", "오늘은.", "[breath]", "a", '"', "\n", "{", "}", "<break time='q'/>", "[j[ǐ]]",
+     "\n1\n00:00:01,000 --> 00:00:04,000\n"]
 )  # fmt: skip
 
 

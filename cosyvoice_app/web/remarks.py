@@ -31,6 +31,11 @@ _REMARKS = (
     _Remark(r'"(.*)" is never closed; it holds to the end of the text\.', "“{0}”没有结束标记，一直作用到文末。"),
     _Remark(r'"(.*)" is longer than the longest pause, (\d+) s; that was used\.', "“{0}”超过最长停顿，按 {1} 秒处理。"),
     _Remark(r'"(.*)" has nothing to part there; it was left out\.', "“{0}”所在位置没有前后文字，已忽略。"),
+    _Remark(
+        r'Subtitle times are not spoken: "(.*)" and (\d+) more of this kind\.',
+        "字幕时间码不会读出：“{0}”等，另有 {1} 处。",
+    ),
+    _Remark(r'Subtitle times are not spoken: "(.*)"\.', "字幕时间码不会读出：“{0}”。"),
     _Remark(r"And (\d+) more of this kind\.", "还有 {0} 条同类提示。"),
     _Remark(r'This engine has no "(.*)"; it was left out\.', "当前引擎不支持“{0}”，已忽略。"),
     _Remark(r'Japanese is not supported by this engine: "(.*)" was not spoken\.', "当前引擎不支持日语：“{0}”未读出。"),
