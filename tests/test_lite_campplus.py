@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosyvoice_app import assets
-from cosyvoice_app.engines.lite import campplus
-from cosyvoice_app.engines.lite.campplus import CamPlusPlus, SpeakerNet, fold
+from cosyvoice_app.engines import campplus
+from cosyvoice_app.engines.campplus import CamPlusPlus, SpeakerNet, fold
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.nn.loading import assign_strict
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_a_folded_batch_norm_computes_what_the_two_layers_did() -> None:
     y = F.conv1d(x, state["xvector.tdnn.linear.weight"])
     expected = F.batch_norm(y, *(state[f"{norm}.{k}"] for k in ("running_mean", "running_var", "weight", "bias")))
     torch.testing.assert_close(F.conv1d(x, out["tdnn.weight"], out["tdnn.bias"]), expected, atol=1e-4, rtol=1e-4)
-    campplus.assign_strict(CamPlusPlus(), out, "test")
+    assign_strict(CamPlusPlus(), out, "test")
 
 
 def test_a_checkpoint_with_a_name_missing_or_left_over_is_refused() -> None:
@@ -69,7 +70,7 @@ def test_a_checkpoint_with_a_name_missing_or_left_over_is_refused() -> None:
     with pytest.raises(AssetError, match=r"xvector\.dense\.linear\.weight"):
         fold({k: v for k, v in state.items() if k != "xvector.dense.linear.weight"})
     with pytest.raises(AssetError, match="not expected: head.extra"):
-        campplus.assign_strict(CamPlusPlus(), fold(state | {"head.extra": torch.ones(1)}), "test")
+        assign_strict(CamPlusPlus(), fold(state | {"head.extra": torch.ones(1)}), "test")
 
 
 def checkpoint(generator: torch.Generator) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ from cosyvoice_app.engines.lite.train.onnx_reference import (
     symbol_ids,
 )
 from cosyvoice_app.engines.lite.vocoder import Decoder
-from cosyvoice_app.engines.lite.weights import assign_strict, load_tensors
+from cosyvoice_app.nn.loading import assign_strict, load_tensors
 
 pytestmark = pytest.mark.weights
 GOLDEN = Path(__file__).parent / "data" / "kokoro_golden.npz"

@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from cosyvoice_app.engines.lite import weights
-from cosyvoice_app.engines.lite.onnx_reader import Graph, Node, read_graph
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.nn import loading
+from cosyvoice_app.nn.onnx_reader import Graph, Node, read_graph
 
 
 def varint(n: int) -> bytes:
@@ -148,12 +149,12 @@ def test_strict_loading_lists_what_differs(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file({"weight": torch.ones(2, 3), "extra": torch.ones(1)}, path)
     with pytest.raises(AssetError) as caught:
-        weights.load_strict(nn.Linear(2, 2), path)
+        loading.load_strict(nn.Linear(2, 2), path)
     for part in ("missing: bias", "not expected: extra", "weight is [2, 3], expected [2, 2]"):
         assert part in caught.value.message
     path.write_bytes(b"junk")
     with pytest.raises(AssetError, match="can't be read"):
-        weights.load_strict(nn.Linear(2, 2), path)
+        loading.load_strict(nn.Linear(2, 2), path)
 
 
 def test_strict_loading_keeps_the_memory_layout_of_the_module(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_strict_loading_keeps_the_memory_layout_of_the_module(tmp_path: Path) ->
     module = nn.Linear(3, 2)
     module.weight = nn.Parameter(module.weight.detach().T.contiguous().T)
     stride = module.weight.stride()
-    weights.load_strict(module, path)
+    loading.load_strict(module, path)
     assert module.weight.stride() == stride and module.weight[1, 0] == 3.0
 
 
@@ -179,5 +180,5 @@ def test_campplus_conversion_keeps_all_but_the_counters(tmp_path: Path) -> None:
     norm = nn.BatchNorm1d(3)
     torch.save(norm.state_dict(), source)
     weights.convert_campplus(source, out)
-    assert sorted(weights.load_tensors(out)) == ["bias", "running_mean", "running_var", "weight"]
+    assert sorted(loading.load_tensors(out)) == ["bias", "running_mean", "running_var", "weight"]
     assert [p.name for p in out.parent.iterdir()] == ["out.safetensors"]

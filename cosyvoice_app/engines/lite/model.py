@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from cosyvoice_app import assets
+from cosyvoice_app.engines.campplus import SpeakerNet
 from cosyvoice_app.engines.lite.acoustic import AcousticNet, expand
-from cosyvoice_app.engines.lite.campplus import SpeakerNet
 from cosyvoice_app.engines.lite.config import LiteConfig
 from cosyvoice_app.engines.lite.g2p import G2PPaths, LiteG2P
 from cosyvoice_app.engines.lite.styles import StyleTable
 from cosyvoice_app.engines.lite.vocoder import Decoder
-from cosyvoice_app.engines.lite.weights import assign_strict, load_tensors
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.nn.loading import assign_strict, load_tensors
 from cosyvoice_app.types import OnProgress, ignore_progress
 
 PAD = 0

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cosyvoice_app.engines.lite.weights import load_tensors
 from cosyvoice_app.errors import AssetError, BadInput
+from cosyvoice_app.nn.loading import load_tensors
 
 DATA = Path(__file__).parent / "data"
 

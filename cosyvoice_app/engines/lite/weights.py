@@ -27,15 +27,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import save_file
+from torch import Tensor
 
-from cosyvoice_app.engines.lite.onnx_reader import Array, Graph, Node, read_graph
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.nn.loading import REMEDY
+from cosyvoice_app.nn.onnx_reader import Array, Graph, Node, read_graph
 
 Floats = npt.NDArray[np.float32]
-
-REMEDY = "Run `python -m cosyvoice_app assets fetch` to fetch and convert it again."
 
 # Constants that carry no trained value: graph shapes, scalars, and what the module computes itself.
 _COMPUTED = re.compile(r"/Reciprocal(_\d+)?_output_0$|/Constant(_\d+)?_output_0$|/ConstantOfShape_output_0$"
@@ -58,34 +57,6 @@ def convert_campplus(pt_path: Path, out_path: Path) -> None:
         raise AssetError(f"{pt_path} holds something other than tensors by name. {REMEDY}")
     kept = {k: v.float() for k, v in state.items() if not k.endswith("num_batches_tracked")}
     _save(kept, out_path, {"source": "CAM++ zh-en advanced (3D-Speaker), Apache-2.0"})
-
-
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, on the CPU. Raises AssetError."""
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as e:
-        raise AssetError(f"Model file {path} can't be read: {e}. {REMEDY}") from e
-
-
-def load_strict(module: nn.Module, path: Path) -> None:
-    """Fill `module` from `path`. Names and shapes must be exactly the module's; else AssetError lists what differs."""
-    assign_strict(module, load_tensors(path), str(path))
-
-
-def assign_strict(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Copy `state` into `module`; the two must have the same names and shapes. `source` is named in the AssetError."""
-    own = module.state_dict()
-    faults = [f"missing: {k}" for k in own if k not in state]
-    faults += [f"not expected: {k}" for k in state if k not in own]
-    faults += [f"{k} is {list(state[k].shape)}, expected {list(v.shape)}"
-               for k, v in own.items() if k in state and state[k].shape != v.shape]
-    if faults:
-        shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
-        raise AssetError(f"{source} doesn't fit {type(module).__name__}: {shown}. {REMEDY}")
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(state[name])
 
 
 def kokoro_state(graph: Graph, source: str = "graph") -> dict[str, Tensor]:

@@ -22,13 +22,13 @@ import torchaudio
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cosyvoice_app.engines.campplus import SpeakerNet
 from cosyvoice_app.engines.lite.acoustic import AcousticNet, expand, whole_frames
-from cosyvoice_app.engines.lite.campplus import SpeakerNet
 from cosyvoice_app.engines.lite.config import LiteConfig
 from cosyvoice_app.engines.lite.speaker import measure
 from cosyvoice_app.engines.lite.styles import DATA
 from cosyvoice_app.engines.lite.vocoder import Decoder
-from cosyvoice_app.engines.lite.weights import assign_strict, load_tensors
+from cosyvoice_app.nn.loading import assign_strict, load_tensors
 
 SENTENCES = (
     "stɹˈɔŋ wˈɪndz pˈʊʃt ðə hˈɛvi klˈWdz əkɹˈɔs ɐ wˈId blˈu skˈI.",

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosyvoice_app.audio.features import FbankConfig, fbank
-from cosyvoice_app.engines.lite.weights import assign_strict, load_tensors
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.nn.conv import Conv1d
+from cosyvoice_app.nn.loading import assign_strict, load_tensors
 
 EMBEDDING = 192
 RATE_HZ = 16_000

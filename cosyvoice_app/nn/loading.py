@@ -1,0 +1,44 @@
+"""Strict loading: a module takes exactly the tensors it has, by name and shape, or says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from cosyvoice_app.errors import AssetError
+
+REMEDY = "Run `python -m cosyvoice_app assets fetch` to fetch and convert it again."
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, on the CPU. Raises AssetError."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as e:
+        raise AssetError(f"Model file {path} can't be read: {e}. {REMEDY}") from e
+
+
+def load_strict(module: nn.Module, path: Path) -> None:
+    """Fill `module` from `path`. Names and shapes must be exactly the module's; else AssetError lists what differs."""
+    assign_strict(module, load_tensors(path), str(path))
+
+
+def assign_strict(module: nn.Module, state: Mapping[str, Tensor], source: str, *, remedy: str = REMEDY) -> None:
+    """Copy `state` into `module`; the two must have the same names and shapes. `source` and `remedy` are named in the
+    AssetError."""
+    own = module.state_dict()
+    faults = [f"missing: {k}" for k in own if k not in state]
+    faults += [f"not expected: {k}" for k in state if k not in own]
+    faults += [f"{k} is {list(state[k].shape)}, expected {list(v.shape)}"
+               for k, v in own.items() if k in state and state[k].shape != v.shape]
+    if faults:
+        shown = "; ".join(faults[:20]) + (f"; and {len(faults) - 20} more" if len(faults) > 20 else "")
+        raise AssetError(f"{source} doesn't fit {type(module).__name__}: {shown}. {remedy}")
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(state[name])
