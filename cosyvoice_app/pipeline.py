@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from cosyvoice_app.audio.level import judge, trim_silence
-from cosyvoice_app.engines.base import Engine
+from cosyvoice_app.audio.level import check_part, judge, trim_silence
+from cosyvoice_app.engines.ahead import run_ahead
+from cosyvoice_app.engines.base import Engine, StreamingEngine
 from cosyvoice_app.engines.failure import translate
 from cosyvoice_app.errors import BadAudio, BadInput, Cancelled, EngineFailure, OutOfMemory
 from cosyvoice_app.text.frontend import DEFAULT_LIMITS, prepare
@@ -35,7 +37,6 @@ from cosyvoice_app.types import (
     Audio,
     CancelToken,
     Capabilities,
-    FloatArray,
     Intent,
     NeverCancelled,
     OnProgress,
@@ -54,7 +55,8 @@ from cosyvoice_app.voices.cache import VoiceCache
 SPEED_MIN, SPEED_MAX = 0.5, 2.0
 
 OnChunk = Callable[[Audio, int], None]
-"""Called with the finished audio of a segment, the pause after it included, and the segment's index."""
+"""Called with finished audio, in order, and the index of its segment: a whole segment and the pause after it or, of a
+streamed job, the part that is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Job:
     transcript: str = ""
     speed: float = 1.0
     refine: Refine = "fast"
+    stream: bool = False
+    """Give out parts of a segment as they are made, if the engine can. It may then sound minutely different."""
     warnings: tuple[str, ...] = ()
 
 
@@ -155,12 +159,11 @@ class Pipeline:
         style = self._engine.style_encoder.encode(job.intent, speed=job.speed)
         voice_s = time.perf_counter() - started
         utterance = Utterance(job.segments, job.intent, job.seed, job.speed, job.clip.sha256)
+        rows = [Row(utterance, index, voice, style, segment_seed(job.seed, index))
+                for index in range(len(job.segments))]
         pieces: list[Audio] = []
         first_audio_s = 0.0
-        for index in range(len(job.segments)):
-            cancel.check()
-            on_progress(Progress("speaking", index / len(job.segments), f"{index + 1}/{len(job.segments)}"))
-            piece = self._speak(Row(utterance, index, voice, style, segment_seed(job.seed, index)), cancel)
+        for index, piece in self._speak(rows, job.stream, on_progress, cancel):
             first_audio_s = first_audio_s or time.perf_counter() - started
             if on_chunk is not None:
                 on_chunk(piece, index)
@@ -192,14 +195,40 @@ class Pipeline:
         offered = self._engine.capabilities.refine
         return asked if asked in offered else offered[-1]
 
-    def _speak(self, row: Row, cancel: CancelToken) -> Audio:
-        features = self._engine.acoustic_model.predict([row], cancel=cancel)
+    def _speak(
+        self, rows: list[Row], stream: bool, on_progress: OnProgress, cancel: CancelToken
+    ) -> Iterator[tuple[int, Audio]]:
+        """(index of the segment, finished audio), in order."""
+
+        def report(index: int) -> None:
+            cancel.check()
+            on_progress(Progress("speaking", index / len(rows), f"{index + 1}/{len(rows)}"))
+
+        def predict(row: Row, token: CancelToken) -> list[Any]:
+            return engine.acoustic_model.predict([row], cancel=token)
+
+        engine = self._engine
+        if stream and isinstance(engine, StreamingEngine):
+            for row in rows:
+                report(row.index)
+                for piece in _with_pause_after(engine.streamer.stream(row, cancel=cancel), row):
+                    yield row.index, piece
+        elif engine.capabilities.overlaps and len(rows) > 1:
+            with run_ahead(lambda token: (predict(row, token) for row in rows), cancel, depth=1) as ahead:
+                for row, features in zip(rows, ahead, strict=True):
+                    report(row.index)
+                    yield row.index, self._decode(row, features, cancel)
+        else:
+            for row in rows:
+                report(row.index)
+                yield row.index, self._decode(row, predict(row, cancel), cancel)
+
+    def _decode(self, row: Row, features: list[Any], cancel: CancelToken) -> Audio:
         (raw,) = self._engine.vocoder.decode(features, [row], cancel=cancel)
-        audio = judge(raw, row.segment, speed=row.utterance.speed * row.utterance.intent.speed)
+        audio = judge(raw, row.segment, speed=_whole_speed(row))
         if self._engine.capabilities.trim_silence:
             audio = trim_silence(audio)
-        last = row.index == len(row.utterance.segments) - 1
-        return audio if last else _with_pause(audio, row.segment.pause_after_ms)
+        return audio if _is_last(row) else _with_pause(audio, row.segment.pause_after_ms)
 
     def _warnings(self, job: Job, unspoken: tuple[str, ...], voice: Voice, style: Style) -> tuple[str, ...]:
         warnings = [*job.warnings, *unspoken, *voice.warnings, *style.warnings]
@@ -222,9 +251,38 @@ def _engine_errors() -> Iterator[None]:
         raise known from error
 
 
+def _is_last(row: Row) -> bool:
+    return row.index == len(row.utterance.segments) - 1
+
+
+def _whole_speed(row: Row) -> float:
+    return row.utterance.speed * row.utterance.intent.speed
+
+
+def _with_pause_after(parts: Iterator[Audio], row: Row) -> Iterator[Audio]:
+    """The parts of a streamed segment, each checked as it passes, and the whole at the end; then the pause.
+
+    A part can't be quietened for what follows, so a peak above 1 is an error here.
+    """
+    told: list[Audio] = []
+    for part in parts:
+        if not len(part.samples):
+            continue
+        check_part(part)
+        told.append(part)
+        yield part
+    whole = _join(told) if told else Audio(np.zeros(0, dtype=np.float32), 1)
+    judge(whole, row.segment, speed=_whole_speed(row))
+    if not _is_last(row) and row.segment.pause_after_ms:
+        yield _silence(row.segment.pause_after_ms, whole.rate_hz)
+
+
+def _silence(pause_ms: int, rate_hz: int) -> Audio:
+    return Audio(np.zeros(round(pause_ms * rate_hz / 1000), dtype=np.float32), rate_hz)
+
+
 def _with_pause(audio: Audio, pause_ms: int) -> Audio:
-    silence: FloatArray = np.zeros(round(pause_ms * audio.rate_hz / 1000), dtype=np.float32)
-    return Audio(np.concatenate([audio.samples, silence]), audio.rate_hz)
+    return _join([audio, _silence(pause_ms, audio.rate_hz)])
 
 
 def _join(pieces: list[Audio]) -> Audio:

@@ -220,6 +220,8 @@ class Capabilities:
     split: SplitLimits = SplitLimits()
     trim_silence: bool = False
     """True asks the pipeline to cut silence beyond 0.5 s before and 0.8 s after the speech of a segment."""
+    overlaps: bool = False
+    """True lets the pipeline predict the next segment in a second thread while the vocoder works on this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,16 +50,7 @@ def judge(audio: Audio, segment: Segment, *, speed: float = 1.0) -> Audio:
 
     `speed` is the whole speed factor asked for (request times instruct). Raises BadAudio with the measured cause.
     """
-    samples = np.asarray(audio.samples, dtype=np.float32)
-    if samples.ndim != 1:
-        raise _bad(f"samples of shape {list(samples.shape)} instead of one channel")
-    if audio.rate_hz <= 0:
-        raise _bad(f"a sample rate of {audio.rate_hz} Hz")
-    if not len(samples):
-        raise _bad("no samples")
-    broken = int(np.count_nonzero(~np.isfinite(samples)))
-    if broken:
-        raise _bad(f"{broken} of {len(samples)} samples that are not finite numbers (NaN or infinity)")
+    samples = _sound(audio)
     _judge_length(len(samples) / audio.rate_hz, segment, speed)
     loudest = dbfs(float(frame_rms(samples, audio.rate_hz).max()))
     if loudest < SILENCE_DBFS:
@@ -67,6 +58,13 @@ def judge(audio: Audio, segment: Segment, *, speed: float = 1.0) -> Audio:
         raise _bad(level)
     peak = float(np.abs(samples).max())
     return Audio(samples / np.float32(peak) if peak > 1.0 else samples, audio.rate_hz)
+
+
+def check_part(audio: Audio) -> None:
+    """Refuse a part of a segment that must not be given out, before the whole can be judged. Raises BadAudio."""
+    peak = float(np.abs(_sound(audio)).max())
+    if peak > 1.0:
+        raise _bad(f"a peak of {peak:.3g}, where 1 is full scale")
 
 
 def trim_silence(audio: Audio) -> Audio:
@@ -78,6 +76,21 @@ def trim_silence(audio: Audio) -> Audio:
     start = max(0, int(loud[0]) * frame - round(LEAD_MAX_S * audio.rate_hz))
     stop = min(len(audio.samples), (int(loud[-1]) + 1) * frame + round(TRAIL_MAX_S * audio.rate_hz))
     return Audio(audio.samples[start:stop], audio.rate_hz)
+
+
+def _sound(audio: Audio) -> FloatArray:
+    """The samples [n > 0], when they are one channel of finite numbers at a rate. Raises BadAudio."""
+    samples = np.asarray(audio.samples, dtype=np.float32)
+    if samples.ndim != 1:
+        raise _bad(f"samples of shape {list(samples.shape)} instead of one channel")
+    if audio.rate_hz <= 0:
+        raise _bad(f"a sample rate of {audio.rate_hz} Hz")
+    if not len(samples):
+        raise _bad("no samples")
+    broken = int(np.count_nonzero(~np.isfinite(samples)))
+    if broken:
+        raise _bad(f"{broken} of {len(samples)} samples that are not finite numbers (NaN or infinity)")
+    return samples
 
 
 def _judge_length(duration_s: float, segment: Segment, speed: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from cosyvoice_app.types import (
@@ -83,3 +83,16 @@ class Engine(Protocol):
     def warm_up(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Streamer(Protocol):
+    def stream(self, row: Row, *, cancel: CancelToken) -> Iterator[Audio]:
+        """The audio of one row in pieces, raw, each given out as soon as nothing that follows can change it."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that can give out a segment before the whole of it is made."""
+
+    streamer: Streamer

@@ -31,6 +31,8 @@ class SynthesisRequest:
     speed: float = 1.0
     refine: Refine = "fast"
     pronunciations: Pronunciations = NONE
+    stream: bool = False
+    """Give out parts of a segment as they are made, if the engine can."""
     source: Literal["page", "api", "cli"] = "api"
 
 
@@ -70,7 +72,8 @@ class Working:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Finished audio of segment `index`, levelled, with the pause after it already appended."""
+    """Finished audio of segment `index`: the whole of it, levelled, with the pause after it or, of a streamed request,
+    the part that is new."""
 
     audio: Audio
     index: int

@@ -100,7 +100,7 @@ class EngineService:
                    transcript=request.prompt_text, instruct=request.instruct, speed=request.speed,
                    refine=request.refine, engine=self.capabilities(),
                    pronunciations=request.pronunciations.over(entries))
-        job = replace(job, warnings=(*job.warnings, *trouble))
+        job = replace(job, stream=request.stream, warnings=(*job.warnings, *trouble))
         ticket = RequestTicket(request, job, self._cancel)
         with self._lock:
             self._refuse_without_engine()

@@ -45,6 +45,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
                 refine=body.refine,
                 pronunciations=body.pronunciations,
                 default_refine=settings.refine,
+                stream=body.stream_format is not None,
             )
             ticket = await run_in_threadpool(service.submit, asked)
         if body.stream_format is None:

@@ -81,6 +81,7 @@ def make_request(
     refine: Any = None,
     pronunciations: Any = None,
     default_refine: str = "fast",
+    stream: bool = False,
     source: Literal["page", "api"] = "api",
 ) -> SynthesisRequest:
     """Raises BadInput naming the field. The text itself is judged by `Service.submit`, which owns the front end."""
@@ -95,6 +96,7 @@ def make_request(
         speed=settle_speed(speed),
         refine=settle_refine(refine, settle_refine(default_refine, "fast")),
         pronunciations=settle_pronunciations(pronunciations),
+        stream=stream,
         source=source,
     )
 
