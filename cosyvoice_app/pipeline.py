@@ -232,7 +232,8 @@ class Pipeline:
 
     def _warnings(self, job: Job, unspoken: tuple[str, ...], voice: Voice, style: Style) -> tuple[str, ...]:
         warnings = [*job.warnings, *unspoken, *voice.warnings, *style.warnings]
-        if self._engine.capabilities.needs_transcript and not job.transcript:
+        instructed = bool(job.intent.text) and "free" in self._engine.capabilities.instruct
+        if self._engine.capabilities.needs_transcript and not (job.transcript or instructed):
             warnings.append("This engine copies a voice more closely with the clip's words: type what is said in it.")
         return tuple(dict.fromkeys(warnings))
 
