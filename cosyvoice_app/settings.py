@@ -35,7 +35,7 @@ class Settings:
     llm_weights: str = _option("base", "which language model of the official directory: llm.pt or llm.rl.pt "
                                "(cosyvoice3 engine)", group="engine", choices=("base", "rl"))
     flow_steps: int = _option(10, "solver steps from speech tokens to mel: fewer are faster, more finer (cosyvoice3 "
-                              "engine)", group="engine", low=1, high=100)
+                              "engine)", group="engine", low=1, high=50)
     refine: str = _option("fast", "how far a voice is fitted to its clip (lite engine)", group="engine",
                           choices=("off", "fast", "full"))
     cache: Path | None = _option(None, "where converted models and fitted voices are kept "
