@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from engines_for_tests import QuickTone
 
+from cosyvoice_app.assets import official
 from cosyvoice_app.engines import device, registry
 from cosyvoice_app.engines.failure import is_poisonous, translate
 from cosyvoice_app.engines.tone import ToneEngine, ToneVocoder, frequency_hz
@@ -222,7 +223,7 @@ def test_the_tone_s_pitch_stays_in_its_range(p0: PromptClip) -> None:
 
 
 @pytest.mark.parametrize(("name", "says"), [
-    ("nothing", "allowed: auto, lite"), ("cosyvoice3", "lite"), ("no.such.module:Engine", "no module"),
+    ("nothing", "allowed: auto, lite"), ("no.such.module:Engine", "no module"),
     ("engines_for_tests:Missing", "has no 'Missing'"), ("engines_for_tests:NotAnEngine", "is not an engine: it lacks"),
 ])
 def test_a_wrong_engine_name_says_what_is_wrong(name: str, says: str) -> None:
@@ -234,10 +235,11 @@ def test_auto_says_why(tmp_path: Any) -> None:
     name, why = registry.resolve_name(Settings(engine="auto", model_dir=tmp_path))
     assert name == "lite"
     assert str(tmp_path) in why and "llm.pt" in why
-    for file in ("llm.pt", "flow.pt", "hift.pt"):
-        (tmp_path / file).touch()
+    for file in official.FILES:
+        (tmp_path / file.name).parent.mkdir(exist_ok=True)
+        (tmp_path / file.name).write_text("x")
     name, why = registry.resolve_name(Settings(engine="auto", model_dir=tmp_path))
-    assert "official files" in why
+    assert (name, why) == ("cosyvoice3", f"{tmp_path} holds the official files")
 
 
 def test_any_class_that_satisfies_the_protocol_can_be_named() -> None:

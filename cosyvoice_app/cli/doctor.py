@@ -18,6 +18,7 @@ from cosyvoice_app import __version__, assets
 from cosyvoice_app.cli.fields import add_engine_arguments, engine_settings
 from cosyvoice_app.console import print_json
 from cosyvoice_app.engines import registry
+from cosyvoice_app.engines.cosyvoice3 import files
 from cosyvoice_app.errors import AppError
 from cosyvoice_app.settings import Settings
 
@@ -57,10 +58,19 @@ def examine(settings: Settings) -> dict[str, Any]:
     report["gpu"] = _attempt(lambda: _gpu(settings))
     report["engine"] = _attempt(lambda: dict(zip(("name", "why"), registry.resolve_name(settings), strict=True)))
     report["device"] = _attempt(lambda: _device(settings, report["gpu"]))
+    report["model"] = _model(settings)
     report["assets"] = [{"name": row["name"], "state": row["state"], "default": row["default"]}
                         for row in assets.list_assets(cache=settings.cache)]
     report["ok"] = "error" not in report["engine"] and "error" not in report["device"] and _computes(report)
     return report
+
+
+def _model(settings: Settings) -> dict[str, Any]:
+    """The official model's directory, looked at and not read. `verified` says of each file whose hash is known from an
+    earlier `assets verify` or `assets fetch` whether it is the published one."""
+    folder = registry.model_dir(settings)
+    found = files.examine(folder, registry.LLM_FILES[settings.llm_weights])
+    return {**found.to_dict(), "verified": files.known(folder, cache=settings.cache), "report": found.report()}
 
 
 def _device(settings: Settings, gpu: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +129,20 @@ def _print(report: dict[str, Any]) -> None:
         said = f"PROBLEM: {facts['error']}" if "error" in facts else f"{facts['name']} ({facts['why']})"
         print(f"{part:<8} {said}")
     _print_checks(report["gpu"])
+    _print_model(report["model"])
     for row in report["assets"]:
         print(f"asset    {row['name']}: {row['state']}")
+
+
+def _print_model(model: dict[str, Any]) -> None:
+    for line in model["report"]:
+        print(f"model    {line}")
+    if model["verified"]:
+        other = [name for name, official in model["verified"].items() if not official]
+        print(f"model    verified before: {len(model['verified'])} files, "
+              + (f"not the official ones: {', '.join(other)}" if other else "all official"))
+    elif model["usable"]:
+        print("model    not verified yet: `python -m cosyvoice_app assets verify cosyvoice3 --dir DIR` reads each")
 
 
 def _print_checks(gpu: dict[str, Any]) -> None:

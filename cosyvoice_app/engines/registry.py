@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import logging
 import os
@@ -12,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from cosyvoice_app.assets.official import DEFAULT_DIR
 from cosyvoice_app.engines.base import Engine
 from cosyvoice_app.engines.capabilities import KNOWN
+from cosyvoice_app.engines.cosyvoice3 import files
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import Capabilities, OnProgress, Said, Segment, ignore_progress
@@ -21,9 +22,8 @@ from cosyvoice_app.types import Capabilities, OnProgress, Said, Segment, ignore_
 log = logging.getLogger(__name__)
 
 NAMES = ("auto", "lite", "cosyvoice3", "tone")
-DEFAULT_MODEL_DIR = Path("pretrained_models/Fun-CosyVoice3-0.5B")
-_COSYVOICE3_FILES = ("llm.pt", "flow.pt", "hift.pt")
-_COSYVOICE3 = "cosyvoice_app.engines.cosyvoice3.engine"
+LLM_FILES = {"base": "llm.pt", "rl": "llm.rl.pt"}
+"""File of the official directory by the setting `llm_weights`."""
 
 
 def create(settings: Settings, progress: OnProgress = ignore_progress) -> Engine:
@@ -43,25 +43,29 @@ def create(settings: Settings, progress: OnProgress = ignore_progress) -> Engine
 
         return ToneEngine.load(settings, progress)
     if name == "cosyvoice3":
-        return _load_class(f"{_COSYVOICE3}:CosyVoice3Engine", settings, progress)
+        return _load_class("cosyvoice_app.engines.cosyvoice3.engine:CosyVoice3Engine", settings, progress)
     return _load_class(name, settings, progress)
 
 
 def resolve_name(settings: Settings) -> tuple[str, str]:
-    """(engine name without "auto", why). Raises ConfigError when the name can't be an engine."""
+    """(engine name without "auto", why). Raises ConfigError when the name can't be an engine, and AssetError, naming
+    each file and how to get it, when the official model was asked for by name and isn't there."""
     name = settings.engine
     if name == "auto":
-        return _choose(settings.model_dir)
-    if name == "cosyvoice3" and not _has_cosyvoice3():
-        raise ConfigError(
-            "The cosyvoice3 engine is not in this version yet. Use --engine lite, which needs no model files of yours.",
-            param="engine",
-        )
+        found = files.examine(model_dir(settings), LLM_FILES[settings.llm_weights])
+        return ("cosyvoice3" if found.usable else "lite"), found.why()
+    if name == "cosyvoice3":
+        files.require(model_dir(settings), LLM_FILES[settings.llm_weights])
     if name not in NAMES and ":" not in name:
         raise ConfigError(
             f"--engine is {name!r}; allowed: {', '.join(NAMES)}, or package.module:Class.", param="engine"
         )
     return name, "asked for by --engine"
+
+
+def model_dir(settings: Settings) -> Path:
+    """Where the official model is looked for: --model-dir, else pretrained_models/Fun-CosyVoice3-0.5B."""
+    return settings.model_dir or DEFAULT_DIR
 
 
 def capabilities(settings: Settings) -> Capabilities | None:
@@ -75,7 +79,7 @@ def reader(settings: Settings) -> Callable[[Segment], tuple[Said, ...]] | None:
 
     Takes milliseconds, the first call some tenths of a second; no torch.
     """
-    if resolve_name(settings)[0] != "lite":
+    if settings.engine == "cosyvoice3" or resolve_name(settings)[0] != "lite":
         return None
     from cosyvoice_app import assets
     from cosyvoice_app.engines.lite.g2p import G2PPaths, LiteG2P
@@ -95,23 +99,6 @@ def limit_threads(threads: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(threads)
-
-
-def _choose(model_dir: Path | None) -> tuple[str, str]:
-    folder = model_dir or DEFAULT_MODEL_DIR
-    missing = [name for name in _COSYVOICE3_FILES if not (folder / name).is_file()]
-    if missing:
-        return "lite", f"{folder} does not hold the official files (missing: {', '.join(missing)})"
-    if not _has_cosyvoice3():
-        return "lite", f"{folder} holds the official files, but this version has no cosyvoice3 engine yet"
-    return "cosyvoice3", f"{folder} holds the official files"
-
-
-def _has_cosyvoice3() -> bool:
-    try:
-        return importlib.util.find_spec(_COSYVOICE3) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _load_class(path: str, settings: Settings, progress: OnProgress) -> Engine:
