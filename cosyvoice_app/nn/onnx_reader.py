@@ -1,12 +1,18 @@
 """Read nodes and constants out of an ONNX file: just enough of the format to take weights from one.
 
-Source: onnx.proto of the ONNX project (field numbers) and the Protocol Buffers encoding guide (wire types). A reader
-of a hundred lines stands in for the `onnx` package so that users need neither it nor protobuf for a conversion done
-once. Not read: subgraphs, external data, sparse and string tensors; meeting one of these in a constant is an error.
+Source: onnx.proto of the ONNX project (field numbers) and the Protocol Buffers encoding guide (wire types). A small
+reader stands in for the `onnx` package so that users need neither it nor protobuf for weights that are only read. Not
+read: subgraphs, external data, sparse and string tensors; meeting one of these in a constant is an error.
+
+The file is mapped, not read: constants are views of it, whose pages come from the disk when they are looked at. They
+lie at any byte, so copy one before computing with it. The mapping lives as long as a view of it does, and writing to a
+view never reaches the file.
 """
 
 from __future__ import annotations
 
+import mmap
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,18 +23,25 @@ import numpy.typing as npt
 from cosyvoice_app.errors import AssetError
 
 Array = npt.NDArray[np.generic]
+Attribute = int | float | tuple[int, ...] | Array
 
 # TensorProto.DataType -> dtype, for the types that quantised speech models hold.
 _DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
            11: np.float64}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FLOAT, _INT, _TENSOR, _INTS = 1, 2, 4, 7  # AttributeProto.AttributeType, those read here
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """`attributes` are the numbers, and the value of a "Constant"; texts, subgraphs and lists of floats are left out.
+    """
+
     name: str
     op: str
     inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = field(default=(), compare=False)
+    attributes: dict[str, Attribute] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +52,28 @@ class Graph:
     constants: dict[str, Array] = field(default_factory=dict)
 
 
-def read_graph(path: Path) -> Graph:
-    """Parse `path`. Raises AssetError when it isn't an ONNX model or holds constants of a kind not read here."""
+_FETCH = "Run `python -m cosyvoice_app assets fetch`."
+
+
+def read_graph(path: Path, *, remedy: str = _FETCH) -> Graph:
+    """Parse `path`. Raises AssetError, with `remedy`, when it isn't an ONNX model or holds constants of a kind not
+    read here.
+    """
     try:
-        data = memoryview(path.read_bytes())
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         graphs = [value for number, value in _fields(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
             raise ValueError("no graph in it")
         return _graph(graphs[0])
     except OSError as e:
-        raise AssetError(f"{path} can't be read: {e.strerror}. Run `python -m cosyvoice_app assets fetch`.") from e
-    except (ValueError, IndexError, KeyError) as e:
-        raise AssetError(f"{path} is not a usable ONNX file ({e}). Delete it and run "
-                         "`python -m cosyvoice_app assets fetch`.") from e
+        raise AssetError(f"{path} can't be read: {e.strerror}. {remedy}") from e
+    except (ValueError, IndexError, KeyError, struct.error) as e:
+        raise AssetError(f"{path} is not a usable ONNX file ({e}). Delete it. {remedy}") from e
+
+
+class _NotRead(ValueError):
+    """A well-formed tensor of a kind or storage not read here."""
 
 
 def _graph(data: memoryview) -> Graph:
@@ -66,15 +88,47 @@ def _graph(data: memoryview) -> Graph:
 
 
 def _node(data: memoryview) -> Node:
-    inputs, name, op = [], "", ""
+    inputs, outputs, name, op, raw = [], [], "", "", []
     for number, value in _fields(data):
         if number == 1:
             inputs.append(str(_message(value), "utf-8"))
+        elif number == 2:
+            outputs.append(str(_message(value), "utf-8"))
         elif number == 3:
             name = str(_message(value), "utf-8")
         elif number == 4:
             op = str(_message(value), "utf-8")
-    return Node(name, op, tuple(inputs))
+        elif number == 5:
+            raw.append(_message(value))
+    found = (_attribute(message, with_tensor=op == "Constant") for message in raw)
+    attributes = {key: value for key, value in found if value is not None}
+    return Node(name, op, tuple(inputs), tuple(outputs), attributes)
+
+
+def _attribute(data: memoryview, *, with_tensor: bool) -> tuple[str, Attribute | None]:
+    """Its name and value; None of a kind not read here. A number that is 0 may be left out of the file."""
+    name, kind = "", 0
+    real, whole, wholes, tensor = 0.0, 0, [], None
+    for number, value in _fields(data):
+        if number == 1:
+            name = str(_message(value), "utf-8")
+        elif number == 2:
+            real = float(struct.unpack("<f", _message(value))[0])
+        elif number == 3 and isinstance(value, int):
+            whole = value
+        elif number == 5:
+            tensor = _message(value)
+        elif number == 8:
+            wholes += _packed(value)
+        elif number == 20 and isinstance(value, int):
+            kind = value
+    if kind == _TENSOR and with_tensor and tensor is not None:
+        try:
+            return name, _tensor(tensor)[1]
+        except _NotRead:  # no weight, or whoever needs it finds it missing
+            return name, None
+    numbers: dict[int, Attribute] = {_FLOAT: real, _INT: whole, _INTS: tuple(wholes)}
+    return name, numbers.get(kind)
 
 
 def _tensor(data: memoryview) -> tuple[str, Array]:
@@ -96,9 +150,9 @@ def _tensor(data: memoryview) -> tuple[str, Array]:
         elif number == 9:
             raw = _message(value)
         elif number in (3, 6, 10, 11, 13):
-            raise ValueError(f"constant {name!r} is stored in a way not read here (field {number})")
+            raise _NotRead(f"constant {name!r} is stored in a way not read here (field {number})")
     if kind not in _DTYPES:
-        raise ValueError(f"constant {name!r} has data type {kind}")
+        raise _NotRead(f"constant {name!r} has data type {kind}")
     dtype = np.dtype(_DTYPES[kind])
     flat: Array
     if raw is not None:
