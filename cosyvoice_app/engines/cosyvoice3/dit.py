@@ -60,9 +60,9 @@ def rotary_frequencies(head: int) -> Tensor:
 
 
 def rotary_table(frames: int, head: int, device: torch.device) -> Tensor:
-    """[2, frames, 1, head / 2] fp32: cosines and sines."""
+    """[frames, head / 2] complex: by what each pair of channels, taken as a complex number, is multiplied."""
     angle = torch.arange(frames, dtype=torch.float32)[:, None] * rotary_frequencies(head)
-    return torch.stack((angle.cos(), angle.sin()))[:, :, None].to(device)
+    return torch.complex(angle.cos(), angle.sin()).to(device)
 
 
 def rotate_first_head_(qkv: Tensor, table: Tensor) -> None:
@@ -71,9 +71,10 @@ def rotate_first_head_(qkv: Tensor, table: Tensor) -> None:
     `qkv` [R, T, 3, heads, head]; `table` is `rotary_table` at the frames' positions.
     """
     head = qkv[:, :, :2, 0]
-    even, odd = head[..., 0::2].float(), head[..., 1::2].float()
-    cos, sin = table
-    head.copy_(torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2))
+    pairs = torch.view_as_complex(head.float().view(*head.shape[:-1], -1, 2))  # of qkv itself if that is fp32
+    pairs *= table[:, None]
+    if head.dtype != torch.float32:
+        head.copy_(torch.view_as_real(pairs).flatten(-2))
 
 
 class PositionConvs(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from cosyvoice_app.engines.cosyvoice3.config import FRAMES_PER_TOKEN, FlowConfig
 from cosyvoice_app.engines.cosyvoice3.dit import DiT, Schedule, rotary_table
+from cosyvoice_app.engines.cosyvoice3.dit_int8 import WideInt8Linear
 from cosyvoice_app.engines.cosyvoice3.flow_attend import Sight, chunk_sight, padded_sight
 from cosyvoice_app.engines.cosyvoice3.flow_graph import Graphs
 from cosyvoice_app.engines.cosyvoice3.flow_load import REMEDY, from_official
@@ -69,7 +70,9 @@ class Flow(nn.Module):
                           table=torch.float32 if precision == "fp32" else torch.float16)
         for block in flow.dit.blocks:
             for name in ("qkv", "out", "up", "down"):
-                setattr(block, name, pack(getattr(block, name), precision))
+                linear = getattr(block, name)
+                integers = precision == "int8" and device.type == "cpu"
+                setattr(block, name, WideInt8Linear(linear) if integers else pack(linear, precision))
         return flow
 
     @classmethod
@@ -122,7 +125,7 @@ class Flow(nn.Module):
         counts = [int(n) for n in lengths.tolist()]
         frames = [int(n) for n in prompt_frames.tolist()]
         self._check_rows(tokens, counts, frames)
-        schedule = self.schedule(steps)
+        schedule, tokens = self.schedule(steps), tokens.to(self.device)
         together = self.device.type != "cpu" if self.rows_together is None else self.rows_together
         mel = tokens.new_zeros(len(counts), FRAMES_PER_TOKEN * tokens.shape[1], self.config.mels, dtype=torch.float32)
         if together or len(set(counts)) == 1:
@@ -195,7 +198,7 @@ class Flow(nn.Module):
         """From noise to mel: `given` [R, T, C] of `DiT.given` -> [rows, T, 80]."""
         frames = given.shape[1]
         x = self.noise[:frames].expand(rows, -1, -1).clone()
-        rotary = self.rotary[:, :frames]
+        rotary = self.rotary[:frames]
 
         def attend(_: int, qkv: Tensor) -> Tensor:
             return sight.look(*qkv.unbind(2))

@@ -170,7 +170,7 @@ class FlowStream:
         flow, kept, schedule = self._flow, self._kept, self._schedule
         given = flow.dit.given(self._cond(start, end)[None], self._mu(start, end), self._speaker, guided=flow.guided)
         x = flow.noise[start:end][None].clone()
-        rotary = flow.rotary[:, start:end]
+        rotary = flow.rotary[start:end]
         sight = chunk_sight(start, end, flow.config.chunk_frames, flow.device)
         keep = start if final else max(start, min(end, kept.limit))
         for step in range(schedule.steps):
@@ -207,7 +207,10 @@ class FlowStream:
 
 def flow_prefix(flow: Flow, prompt_tokens: Tensor, prompt_mel: Tensor, speaker: Tensor, steps: int | None = None
                 ) -> FlowPrefix:
-    """What streams of one voice can share; arguments as for `FlowStream`. A short prompt may leave nothing to share."""
+    """What streams of one voice can share; arguments as for `FlowStream`. A short prompt may leave nothing to share.
+
+    Its size is not bounded here (a prompt of 10 s takes 1.8 GB at fp32): whoever keeps it minds `FlowPrefix.nbytes`.
+    """
     per_frame = bytes_per_frame(flow, flow.schedule(steps))
     stream = FlowStream(flow, prompt_tokens, prompt_mel, speaker, steps=steps,
                         cache_bytes=per_frame * (len(prompt_mel) + flow.config.chunk_frames))
