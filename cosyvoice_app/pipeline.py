@@ -28,6 +28,7 @@ from cosyvoice_app.engines.failure import translate
 from cosyvoice_app.errors import BadAudio, BadInput, Cancelled, EngineFailure, OutOfMemory
 from cosyvoice_app.text.frontend import DEFAULT_LIMITS, prepare
 from cosyvoice_app.text.instruct import parse_instruct
+from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.notices import unspoken
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.text.transcript import prepare_transcript
@@ -116,9 +117,11 @@ def plan(clip: PromptClip, text: str, *, seed: int, max_chars: int, transcript: 
                        param="seed")
     if not SPEED_MIN <= speed <= SPEED_MAX:
         raise BadInput(f"The speed is {speed:g}; allowed: {SPEED_MIN:g} to {SPEED_MAX:g}.", param="speed")
+    languages = engine.languages if engine else NATIVE_LANGUAGES
     front = prepare(text, max_chars=max_chars, limits=engine.split if engine else DEFAULT_LIMITS,
-                    pronunciations=pronunciations)
-    words = prepare_transcript(transcript, clip.report.get("speech_s", clip.duration_s), pronunciations=pronunciations)
+                    pronunciations=pronunciations, languages=languages)
+    words = prepare_transcript(transcript, clip.report.get("speech_s", clip.duration_s), pronunciations=pronunciations,
+                               languages=languages)
     missing = unspoken(front.segments, engine) if engine else ()
     return Job(
         clip=clip, segments=front.segments, intent=parse_instruct(instruct.strip()), seed=seed,

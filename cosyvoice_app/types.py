@@ -54,10 +54,11 @@ class PromptClip:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Plain words, normalised, in the language they will be read in."""
+    """Plain words as they go to the tokenizer, and the language they will be read in: a code of
+    `Capabilities.languages`."""
 
     text: str
-    language: Language
+    language: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import argparse
 from cosyvoice_app.cli.fields import add_engine_arguments, engine_settings, plan_options, read_text
 from cosyvoice_app.console import print_json, warn
 from cosyvoice_app.text.frontend import DEFAULT_LIMITS, prepare
+from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.notices import unspoken
 
 NAME = "normalize"
@@ -26,7 +27,8 @@ def run(options: argparse.Namespace) -> int:
     known = plan_options(settings)
     engine = known["engine"]
     front = prepare(read_text(options.text), max_chars=settings.max_chars if options.max_chars is not None else None,
-                    limits=engine.split if engine else DEFAULT_LIMITS, pronunciations=known["pronunciations"])
+                    limits=engine.split if engine else DEFAULT_LIMITS, pronunciations=known["pronunciations"],
+                    languages=engine.languages if engine else NATIVE_LANGUAGES)
     warnings = (*front.warnings, *(unspoken(front.segments, engine) if engine else ()))
     if options.json:
         print_json({"segments": [segment.text for segment in front.segments], "warnings": list(warnings)})

@@ -48,6 +48,7 @@ from cosyvoice_app.serving.request import (
 from cosyvoice_app.serving.supervisor import Limits, Supervisor
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.frontend import DEFAULT_LIMITS, FrontEnd, prepare
+from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.notices import unspoken
 from cosyvoice_app.text.pronunciation_file import PronunciationFile
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
@@ -119,7 +120,8 @@ class EngineService:
         entries, trouble = self._pronunciations.current()
         engine = self.capabilities()
         front = prepare(text, max_chars=self._settings.max_chars, limits=engine.split if engine else DEFAULT_LIMITS,
-                        pronunciations=own.over(entries))
+                        pronunciations=own.over(entries),
+                        languages=engine.languages if engine else NATIVE_LANGUAGES)
         return front, (*(unspoken(front.segments, engine) if engine else ()), *trouble)
 
     def status(self) -> Status:

@@ -13,6 +13,7 @@ from itertools import accumulate
 import rjieba
 
 from cosyvoice_app.text.chars import HAN, has_speech
+from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.types import Arpabet, Piece, Pinyin, Text
 
 CLOSERS = "”’」』》】）)\"'"
@@ -24,6 +25,11 @@ _SENTENCE_END = re.compile(rf"(?:[。！？!?；;]|…+|\.{{2,}}|\.(?=[\s{CLOSER
 _CLAUSE_END = re.compile(rf"(?:[，,、：:—–～]|(?<=\s)-(?=\s))+[{CLOSERS}]*\s*")
 _INITIAL = re.compile(r"(?:\b[A-Za-z]|\b(?:Mr|Mrs|Ms|Dr|St|Prof|Jr|Sr|vs|No|U\.S|a\.m|p\.m))$")
 _INITIAL_CHARS = 8
+_FOREIGN_INITIAL = re.compile(
+    rf"{_INITIAL.pattern}|(?:^|\D)\d{{1,2}}$"
+    r"|\b(?:Nr|Hr|bzw|ca|Mme|Mlle|Sra|Dra|Sig|ej|aprox|г|гг|т|д|п|н|э|ул|им|руб|коп|тыс|млн|млрд)$"
+)
+"""In other languages, whose numbers and abbreviations stay as typed: 3. Mai, z. B., p. ej., 2024 г."""
 _QUOTES = (("“", "”"), ("「", "」"), ("『", "』"), ("《", "》"), ("（", "）"), (r"\(", r"\)"), ('"', '"'))
 _QUOTED = re.compile("|".join(rf"{left}[^{left}{right}\n]{{1,{QUOTED_CHARS}}}{right}" for left, right in _QUOTES))
 _ONES = (
@@ -34,7 +40,7 @@ _ONES = (
 _NUMERALS = "负零〇一二三四五六七八九十百千万亿点两幺"
 _UNITS = "年月日号时分秒点度元角块个次人米克升页层楼室岁折倍号会"
 _NUMBER = re.compile(
-    rf"[{_NUMERALS}]+(?:[{_UNITS}][{_NUMERALS}]+)*[{_UNITS}]?|[{_NUMERALS}](?:、[{_NUMERALS}])+[{_UNITS}]?"
+    rf"\d+(?:[.,:]\d+)+|[{_NUMERALS}]+(?:[{_UNITS}][{_NUMERALS}]+)*[{_UNITS}]?|[{_NUMERALS}](?:、[{_NUMERALS}])+[{_UNITS}]?"
     rf"|\b(?:{_ONES})(?:,? ?-?(?:{_ONES}))+\b(?: (?:dollars?|cents?|percent|degrees?|pounds?|euros?|o'clock)\b)?",
     re.IGNORECASE,
 )
@@ -44,7 +50,9 @@ _WORD_END = re.compile(rf"[^\s{HAN}{_TAG}]+\s*|[{HAN}]+[^\w\s{_TAG}]*\s*|{_TAG}\
 def sentences(pieces: list[Piece]) -> list[list[Piece]]:
     """`pieces` cut after every sentence. A part without a word (a stray mark) stays with its neighbour."""
     text = _joined(pieces)
-    ends = [m.end() for m in _SENTENCE_END.finditer(text) if not _is_initial(text, m)]
+    foreign = any(isinstance(piece, Text) and piece.language not in NATIVE_LANGUAGES for piece in pieces)
+    initial = _FOREIGN_INITIAL if foreign else _INITIAL
+    ends = [m.end() for m in _SENTENCE_END.finditer(text) if not _is_initial(text, m, initial)]
     return _join_unspoken(_cut(pieces, _outside(ends, _QUOTED, text)))
 
 
@@ -100,10 +108,10 @@ def _joined(pieces: list[Piece]) -> str:
     return "".join(piece.text if isinstance(piece, Text) else _TAG for piece in pieces)
 
 
-def _is_initial(text: str, match: re.Match[str]) -> bool:
+def _is_initial(text: str, match: re.Match[str], initial: re.Pattern[str]) -> bool:
     """True for the dot of `J. R.` or `Dr.`, unless the text ends there."""
     before = text[max(0, match.start() - _INITIAL_CHARS) : match.start()]
-    return match[0].startswith(".") and match.end() < len(text) and bool(_INITIAL.search(before))
+    return match[0].startswith(".") and match.end() < len(text) and bool(initial.search(before))
 
 
 def _outside(ends: Iterable[int], kept: re.Pattern[str], text: str) -> list[int]:

@@ -14,6 +14,9 @@ from cosyvoice_app.text.chars import HAN, LATIN, has_han, has_latin, is_han, is_
 from cosyvoice_app.text.units import UNITS
 from cosyvoice_app.types import Language, Text
 
+NATIVE_LANGUAGES = ("zh", "en")
+"""What the normaliser can say in words."""
+
 _BOUND = re.compile(r'[\n。！？!?；;“”"「」『』《》()（）]|\.(?=\s|$)')
 _WORD = re.compile(rf"[{LATIN}][{LATIN}'-]*|[{HAN}]")
 _LATIN_RUN_LEFT = re.compile(rf"(?:[{LATIN}'-]+[\s,]+)*[{LATIN}'-]+[\s,]*$")

@@ -23,9 +23,9 @@ _INVISIBLE = re.compile(
     "\U000e0000-\U000e007f\U000e0100-\U000e01ef\u20e3\U0001f3fb-\U0001f3ff\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]"
 )
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
-_BULLETS_LEFT_OVER = re.compile(r"(?m)^ *(?:[-·] +)+")
+BULLETS_LEFT_OVER = re.compile(r"(?m)^ *(?:[-·] +)+")
 """What dropping a symbol left at the start of a line would be taken for a bullet."""
-_RUN_OF_MARKS = re.compile(r"([。！？，、；：!?,;])\1{3,}")
+RUN_OF_MARKS = re.compile(r"([。！？，、；：!?,;])\1{3,}")
 
 
 def clean_typed(text: str) -> str:
@@ -48,7 +48,7 @@ def to_words(text: str, before: str = "", after: str = "", alone: Language = "zh
     """
     out: list[str] = []
     dropped = ""
-    text, warnings = _without_cues(text)
+    text, warnings = without_cues(text)
     chunks = _chunks(text)
     for i, chunk in enumerate(chunks):
         left = (before + chunks[i - 1])[-_CONTEXT_CHARS:] if i else before
@@ -59,7 +59,7 @@ def to_words(text: str, before: str = "", after: str = "", alone: Language = "zh
     dropped = "".join(dict.fromkeys(dropped))
     said = _tidy_spaces("".join(out))
     if not before.strip() or before.rstrip(" ").endswith("\n"):
-        said = _BULLETS_LEFT_OVER.sub("", said)
+        said = BULLETS_LEFT_OVER.sub("", said)
     return said, (*warnings, f'Not spoken: "{dropped}".') if dropped else warnings
 
 
@@ -70,7 +70,7 @@ _CUE = re.compile(
 )
 
 
-def _without_cues(text: str) -> tuple[str, tuple[str, ...]]:
+def without_cues(text: str) -> tuple[str, tuple[str, ...]]:
     """Subtitles (SRT, VTT) without the numbers and times of their cues, and one notice of that."""
     if "-->" not in text:
         return text, ()
@@ -113,7 +113,7 @@ def _keep_speech(text: str) -> tuple[str, str]:
 
 
 def _tidy_spaces(text: str) -> str:
-    text = _RUN_OF_MARKS.sub(r"\1\1\1", text)
+    text = RUN_OF_MARKS.sub(r"\1\1\1", text)
     text = re.sub(r"[ ]+", " ", text)
     if "--" in text:  # what stood beside a symbol that went
         text = re.sub(" ?-{2,} ?", "—", text)

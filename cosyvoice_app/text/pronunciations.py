@@ -58,6 +58,10 @@ class Pronunciations:
         left = {w: r for w, r in others.entries.items() if w not in self.entries and w.lower() not in self.entries}
         return Pronunciations({**left, **self.entries})
 
+    def english(self) -> Pronunciations:
+        """Those spelled in ARPAbet: the Mandarin ones would match kanji."""
+        return Pronunciations({w: r for w, r in self.entries.items() if isinstance(r[0], Arpabet)})
+
     def apply(self, parts: tuple[Raw, ...]) -> tuple[Raw, ...]:
         """Put readings in place of words, in the parts that are plain text."""
         if not self.entries:

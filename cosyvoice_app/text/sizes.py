@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from cosyvoice_app.text.chars import HAN, is_han
+from cosyvoice_app.text.chars import HAN, HANGUL, KANA, is_han
 from cosyvoice_app.types import Arpabet, Event, Piece, Pinyin, SplitLimits, Text
 
 HAN_SOUNDS, CAPITAL_SOUNDS, LETTERS_A_TOKEN = 5, 4, 4
-_TOKEN = re.compile(rf"[{HAN}]|[^\W\d_]+|[^\w\s]")
+_TOKEN = re.compile(rf"[{HAN}{KANA}{HANGUL}]|[^\W\d_{HAN}{KANA}{HANGUL}]+|\d|[^\w\s]| (?=[{KANA}])")
+"""A kana, a hangul syllable and a digit are about a token each, and the space before a word in kana is one too: on the
+tokenizer of Qwen2.5, two sentences in katakana came to 0.95 of this count, two Korean ones to 0.94.
+"""
 
 Size = Callable[[Iterable[Piece]], int]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cosyvoice_app.text.arpabet import is_vowel
-from cosyvoice_app.text.chars import HAN, is_han
+from cosyvoice_app.text.chars import HAN, HANGUL, KANA, is_han
 from cosyvoice_app.text.frontend import read
+from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.text.tags import write
 from cosyvoice_app.types import Arpabet, Pause, Piece, Pinyin, Text
@@ -31,9 +34,15 @@ class Transcript:
     warnings: tuple[str, ...]
 
 
-def prepare_transcript(text: str, speech_s: float, *, pronunciations: Pronunciations = NONE) -> Transcript:
+def prepare_transcript(
+    text: str,
+    speech_s: float,
+    *,
+    pronunciations: Pronunciations = NONE,
+    languages: Sequence[str] = NATIVE_LANGUAGES,
+) -> Transcript:
     """Clean a transcript and compare it with `speech_s` seconds of speech in the clip. Raises nothing."""
-    pieces, found = read(" ".join(text.split()), pronunciations)
+    pieces, found = read(" ".join(text.split()), pronunciations, languages)
     words = [piece for piece in pieces if not isinstance(piece, Pause)]
     count = sum(map(syllables, words))
     warnings = [f"In the clip's words: {warning}" for warning in found]
@@ -60,7 +69,30 @@ def syllables(piece: Piece) -> int:
         return sum(map(is_vowel, piece.symbols))
     if not isinstance(piece, Text):
         return 0
+    if piece.language not in NATIVE_LANGUAGES:
+        return _foreign(piece.text)
     return sum(map(is_han, piece.text)) + sum(map(_in_word, _WORD.findall(_HAN_OUT.sub(" ", piece.text))))
+
+
+_SYLLABIC = re.compile(rf"[{HAN}{HANGUL}]|(?![ぁぃぅぇぉゃゅょゎァィゥェォャュョヮっッ])[{KANA}]")
+_DIGIT_SYLLABLES = 2
+
+
+def _foreign(text: str) -> int:
+    """Syllables of text with digits in it: a digit is two, as in "zwanzig"; kana are morae; other words go by their
+    vowels, whatever accents they have.
+    """
+    digits = sum(map(str.isdecimal, text))
+    bare = "".join(c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c))
+    words = _WORD.findall(re.sub(rf"[{HAN}{HANGUL}{KANA}\u1100-\u11ff\u30fc]", " ", bare))
+    return (
+        _DIGIT_SYLLABLES * digits
+        + len(_SYLLABIC.findall(text))
+        + sum(max(1, len(_FOREIGN_VOWELS.findall(word))) for word in words)
+    )
+
+
+_FOREIGN_VOWELS = re.compile(r"[aeiouy]+|[аеиоуыэюяіїє]", re.IGNORECASE)
 
 
 def _in_word(word: str) -> int:

@@ -28,13 +28,18 @@ _PLAIN_MARKS = {"．": ".", "′": "'", "″": '"', "⁄": "/", "∶": ":", "∕
 
 def plain_typography(text: str) -> str:
     """`text` in one kind of everything; a sentence in capitals as a sentence."""
+    return _SHOUTED.sub(_unshout, plain_marks(text))
+
+
+def plain_marks(text: str) -> str:
+    """`text` in one kind of every letter, digit, quote and dash: what no language sees differently."""
     if "○" in text:
         text = _ROUND_ZERO.sub("〇", text)
     text = re.sub(" {2,}", " ", text)
     text = _DASHES.sub("—", _APOSTROPHE.sub("'", _plain_forms(text)))
     if "=" in text or ">" in text or "<" in text:
         text = _COMPARISON.sub(lambda m: _COMPARISONS[m[0]], _ARROW.sub("→", text))
-    return _SHOUTED.sub(_unshout, text)
+    return text
 
 
 def _plain_forms(text: str) -> str:

@@ -37,6 +37,12 @@ _REMARKS = (
     ),
     _Remark(r'Subtitle times are not spoken: "(.*)"\.', "字幕时间码不会读出：“{0}”。"),
     _Remark(r"And (\d+) more of this kind\.", "还有 {0} 条同类提示。"),
+    _Remark(
+        r'"(.*)" may be misread: Japanese has to be written in katakana, and the package that reads kanji is not '
+        r"installed\. Run `pip install -r requirements-japanese\.txt`\.",
+        "“{0}”可能读错：日语须写成片假名，而读汉字所需的软件包未安装。"
+        "请运行 `pip install -r requirements-japanese.txt`。",
+    ),
     _Remark(r'This engine has no "(.*)"; it was left out\.', "当前引擎不支持“{0}”，已忽略。"),
     _Remark(r'Japanese is not supported by this engine: "(.*)" was not spoken\.', "当前引擎不支持日语：“{0}”未读出。"),
     _Remark(r'Korean is not supported by this engine: "(.*)" was not spoken\.', "当前引擎不支持韩语：“{0}”未读出。"),
