@@ -130,8 +130,8 @@ def speed(net: CausalHiFTGenerator, ours: Vocoder, frames: int, pairs: int) -> N
             ratios.append((middle_cpu - begin_cpu) / (end_cpu - middle_cpu))
             print(f"theirs {wall[-1][0]:.2f} s, ours {wall[-1][1]:.2f} s; CPU time {ratios[-1]:.2f} times", flush=True)
     by_wall, by_cpu = statistics.median(a / b for a, b in wall), statistics.median(ratios)
-    print(f"{frames / 50:.1f} s of mel, {torch.get_num_threads()} threads: median of pairs {by_wall:.2f} times in wall time, "
-          f"{by_cpu:.2f} in CPU time")  # fmt: skip
+    print(f"{frames / 50:.1f} s of mel, {torch.get_num_threads()} threads: "
+          f"median of pairs {by_wall:.2f} times in wall time, {by_cpu:.2f} in CPU time")  # fmt: skip
 
 
 def main() -> None:

@@ -4,8 +4,8 @@
     mel ──► conv ──► up 8 ──► (+) ──► up 5 ──► (+) ──► up 3 ──► (+) ──► spectra ──► samples
 
 Everything is causal but for a few frames that the first layers look ahead, so a run can be cut into pieces: `decode`
-takes a piece and a `History`, and `vocoder_stream.py` does so with the rest. On a CPU a whole run is cut too, into pieces
-whose tensors stay in its caches.
+takes a piece and a `History`, and `vocoder_stream.py` does so with the rest. On a CPU a whole run is cut too, so that
+memory doesn't grow with its length.
 
 Always float32 (the F0 predictor float64). On CUDA the caller turns TF32 off.
 """
@@ -39,12 +39,12 @@ LIMIT = 0.99
 SLOPE = 0.1
 LAST_SLOPE = 0.01
 POST_KERNEL = 7
-CPU_PIECE_FRAMES = 64
+CPU_PIECE_FRAMES = 256
 REMEDY = "Fetch hift.pt of Fun-CosyVoice3-0.5B-2512 again: its size or hash will differ from the published one."
 
 
 class ResBlock(nn.Module):
-    """Three rounds of (snake, dilated convolution, snake, convolution) with a residual each. The input is left alone."""
+    """Three rounds of (snake, dilated convolution, snake, convolution), a residual each. The input is left alone."""
 
     def __init__(self, channels: int, kernel: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def _snake_conv(snake: nn.Module, conv: nn.Module, x: Tensor, history: History) 
     assert isinstance(conv, CausalConv1d)
     buffer, piece = conv.open(x.shape[0], x.shape[1], history)
     snake(x, piece)
-    return conv.close(buffer, history)
+    return conv.close(buffer, x.shape[1], history)
 
 
 class SourceDown(nn.Module):
@@ -133,14 +133,31 @@ class Vocoder(nn.Module):
                 folded[f"ups.{i}.bias"] = bias.repeat(rate)
         vocoder = cls(config)
         assign_strict(vocoder, folded, source, remedy=REMEDY)
-        return vocoder.to(device)
+        vocoder.to(device)
+        for module in vocoder.modules():
+            if isinstance(module, CausalConv1d):
+                module.prepare()
+        return vocoder
 
     def forward(self, mel: Tensor, frames: Tensor, noise: Tensor | None = None) -> Tensor:
         """mel [B, T, 80] float32, `frames` [B] int64 valid ones of each row (1..T) -> samples [B, 480 T] within +-0.99.
 
         Samples past a row's end are 0, and what mel holds there is not seen. `noise` [1, at least 480 T, 9] in [0, 1)
         takes the place of the built-in noise.
+
+        A row is what it is alone: to the bit on a CPU, where rows go one by one and none pays for another's length; to
+        float32's rounding elsewhere.
         """
+        if mel.device.type != "cpu" or mel.shape[0] == 1:
+            return self.together(mel, frames, noise)
+        waves = mel.new_zeros(mel.shape[0], mel.shape[1] * HOP_SAMPLES)
+        for row, count in enumerate(frames.tolist()):
+            alone = self.together(mel[row : row + 1, :count], frames[row : row + 1], noise)
+            waves[row, : count * HOP_SAMPLES] = alone[0]
+        return waves
+
+    def together(self, mel: Tensor, frames: Tensor, noise: Tensor | None = None) -> Tensor:
+        """`forward` of all rows at once. A row's own end is made exact: what is past it reaches none of its samples."""
         rows, longest, _ = mel.shape
         frames = frames.to(mel.device)
         inside = torch.arange(longest, device=mel.device) < frames[:, None]
