@@ -6,22 +6,16 @@ clip, the generator tensors that changed. Fitted tensors are kept as half-precis
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor
 
 from cosyvoice_app.engines.lite.model import Resonance, add_delta, deltas_of, moving_names
 from cosyvoice_app.engines.lite.vocoder import Generator
-
-log = logging.getLogger(__name__)
+from cosyvoice_app.engines.voice_files import VoiceFiles
 
 FORMAT = 1
 KEEP_ON_DISK = 40
@@ -56,21 +50,11 @@ class VoiceStore:
     """Fitted voices on disk, one file each, named by the voice's key. A damaged file counts as absent."""
 
     def __init__(self, folder: Path, generator: Generator) -> None:
-        self._folder = folder
+        self._files = VoiceFiles(folder, keep=KEEP_ON_DISK, what="fitted voice")
         self._generator = generator
 
     def load(self, key: str) -> LiteVoice | None:
-        path = self._path(key)
-        if not path.is_file():
-            return None
-        try:
-            voice = self._read(path)
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            log.warning("the fitted voice %s can't be read and is made again: %s", path, error)
-            return None
-        with contextlib.suppress(OSError):  # a read-only cache still serves; only its order of use is not kept
-            os.utime(path)
-        return voice
+        return self._files.load(key, self._read)
 
     def save(self, key: str, voice: LiteVoice) -> None:
         """Write atomically. A full or read-only disk costs the cache entry, not the voice: it is logged."""
@@ -80,18 +64,7 @@ class VoiceStore:
             tensors["resonance"] = voice.fitted.style.float().cpu().contiguous()
             for name, delta in deltas_of(voice.fitted, released).items():
                 tensors[f"delta.{name}"] = delta.cpu().contiguous()
-        meta = {"format": str(FORMAT), "measures": json.dumps(asdict(voice.measures))}
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._folder) as place:
-                save_file(tensors, Path(place) / "voice", metadata=meta)
-                os.replace(Path(place) / "voice", self._path(key))
-            self._prune()
-        except (OSError, SafetensorError) as error:  # the library reports a full disk as its own error
-            log.warning("the fitted voice could not be kept in %s: %s", self._folder, error)
-
-    def _path(self, key: str) -> Path:
-        return self._folder / f"{key}.safetensors"
+        self._files.save(key, tensors, {"format": str(FORMAT), "measures": json.dumps(asdict(voice.measures))})
 
     def _read(self, path: Path) -> LiteVoice:
         released = dict(self._generator.named_parameters())
@@ -108,8 +81,3 @@ class VoiceStore:
             weights = {name: add_delta(released[name], file.get_tensor(f"delta.{name}")) for name in sorted(names)}
             fitted = Resonance(file.get_tensor("resonance").to(device), weights) if weights else None
             return LiteVoice(file.get_tensor("style").to(device), Measures(**fields), fitted)
-
-    def _prune(self) -> None:
-        files = sorted(self._folder.glob("*.safetensors"), key=lambda f: f.stat().st_mtime, reverse=True)
-        for old in files[KEEP_ON_DISK:]:
-            old.unlink(missing_ok=True)
