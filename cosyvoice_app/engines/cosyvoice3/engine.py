@@ -1,0 +1,120 @@
+"""The cosyvoice3 engine: the official Fun-CosyVoice3-0.5B weights on our own networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from cosyvoice_app import assets
+from cosyvoice_app.engines import registry
+from cosyvoice_app.engines.capabilities import COSYVOICE3
+from cosyvoice_app.engines.cosyvoice3.config import PROMPT_RATE_HZ
+from cosyvoice_app.engines.cosyvoice3.model import Model
+from cosyvoice_app.engines.cosyvoice3.speak import (
+    CosyVoice3AcousticModel,
+    CosyVoice3Streamer,
+    CosyVoice3StyleEncoder,
+    CosyVoice3Vocoder,
+)
+from cosyvoice_app.engines.cosyvoice3.voice import CosyVoice3SpeakerEncoder
+from cosyvoice_app.engines.cosyvoice3.voice_store import PromptStore
+from cosyvoice_app.engines.device import Device, choose
+from cosyvoice_app.engines.memory import read_memory
+from cosyvoice_app.settings import Settings
+from cosyvoice_app.types import (
+    Intent,
+    NeverCancelled,
+    OnProgress,
+    PromptClip,
+    Row,
+    Segment,
+    Text,
+    Utterance,
+    ignore_progress,
+)
+
+
+class CosyVoice3Engine:
+    """Built by `load`. Holds networks and caches of prompts; nothing of a request."""
+
+    name = "cosyvoice3"
+
+    def __init__(self, model: Model, store: PromptStore, *, device_reason: str, precision: str, steps: int,
+                 slots: int) -> None:
+        on_gpu = model.device.type == "cuda"
+        self._model = model
+        self.device = str(model.device)
+        self.device_reason = device_reason
+        self.precision = precision
+        self.model_hash = model.model_hash if steps == model.config.flow.steps else f"{model.model_hash}-{steps}steps"
+        # On a CPU the two would only share the cores; docs/decisions.md has the measurement.
+        self.capabilities = replace(COSYVOICE3, overlaps=on_gpu)
+        self.speaker_encoder = CosyVoice3SpeakerEncoder(model, store, release_after=precision == "int8")
+        self.style_encoder = CosyVoice3StyleEncoder()
+        self.acoustic_model = CosyVoice3AcousticModel(model, slots=slots)
+        self.vocoder = CosyVoice3Vocoder(model, steps=steps)
+        self.streamer = CosyVoice3Streamer(model, self.acoustic_model, steps=steps, overlaps=on_gpu,
+                                          shares_prefix=on_gpu)
+
+    @classmethod
+    def load(cls, settings: Settings, progress: OnProgress = ignore_progress) -> CosyVoice3Engine:
+        """Read the official directory. Raises AssetError, DeviceError or ConfigError."""
+        folder = registry.model_dir(settings)
+        chosen = choose(settings.device, settings.precision)
+        precision = resolve_precision(settings, chosen)
+        if chosen.is_cuda:  # the same seed must give the same audio, and fp32 must be fp32
+            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.allow_tf32 = False
+        model = Model.load(folder, device=torch.device(chosen.name), precision=precision,
+                           lm_file=registry.LLM_FILES[settings.llm_weights], progress=progress)
+        store = PromptStore(assets.cache_dir(settings.cache) / "voices-cosyvoice3")
+        return cls(model, store, device_reason=chosen.reason, precision=precision, steps=settings.flow_steps,
+                   slots=settings.max_batch)
+
+    def check_text(self, segments: Sequence[Segment]) -> tuple[str, ...]:
+        """Everything can be said: the tokenizer has bytes for any text. What isn't a language of the model is warned
+        about by the front end."""
+        return ()
+
+    def components(self) -> dict[str, str]:
+        def where(net: torch.nn.Module) -> str:
+            return str(next(iter(net.state_dict().values())).device)
+
+        model = self._model
+        return {
+            "speaker_encoder": str(model.prompts.device),
+            "style_encoder": "cpu",
+            "acoustic_model": where(model.lm),
+            "flow": where(model.flow),
+            "vocoder": where(model.vocoder),
+        }
+
+    def memory(self) -> dict[str, int]:
+        return read_memory(self.device)
+
+    def warm_up(self) -> None:
+        """Say something short in the voice of a hum, so that kernels are chosen before the first request. Raises
+        BadAudio or EngineFailure where this precision gives no usable numbers on this device."""
+        time_s = np.arange(3 * PROMPT_RATE_HZ, dtype=np.float32) / PROMPT_RATE_HZ
+        hum = (0.1 * np.sin(2 * np.pi * 150.0 * time_s)).astype(np.float32)
+        clip = PromptClip(hum, PROMPT_RATE_HZ, "warm-up", -23.0, "wav")
+        never = NeverCancelled()
+        voice = self.speaker_encoder.encode(clip, transcript="", refine="off", progress=ignore_progress, cancel=never)
+        style = self.style_encoder.encode(Intent(), speed=1.0)
+        segment = Segment("Hi.", (Text("Hi.", "en"),))
+        row = Row(Utterance((segment,), Intent(), 1), 0, voice, style, 1)
+        tokens = self.acoustic_model.predict([row], cancel=never)
+        self.vocoder.decode(tokens, [row], cancel=never)
+
+    def close(self) -> None:
+        """Nothing is held outside this process."""
+
+
+def resolve_precision(settings: Settings, device: Device) -> str:
+    """`settings.precision` with "auto" decided: bf16 on a GPU that has it, else fp32."""
+    if settings.precision != "auto":
+        return settings.precision
+    return "bf16" if device.is_cuda and torch.cuda.get_device_capability(device.name)[0] >= 8 else "fp32"

@@ -1,0 +1,63 @@
+"""The speaker encoder's side: a clip becomes speech tokens, a mel and a speaker vector, once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+
+from cosyvoice_app.engines.cosyvoice3.model import Model
+from cosyvoice_app.engines.cosyvoice3.prompt import TAIL_SILENCE_S, PromptFeatures
+from cosyvoice_app.engines.cosyvoice3.voice_store import PromptStore, prompt_key
+from cosyvoice_app.types import CancelToken, OnProgress, Progress, PromptClip, Refine, Voice
+
+KEEP_IN_MEMORY = 32
+"""Prompts kept at hand; some 200 kB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClonedVoice:
+    """What a request takes of a clip. The features know nothing of the words: one clip may come with different ones,
+    and an instruction leaves them out."""
+
+    features: PromptFeatures
+    transcript: str
+
+
+class CosyVoice3SpeakerEncoder:
+    """`release_after` frees the speech tokenizer (0.9 GB) after every clip, where memory is dear."""
+
+    def __init__(self, model: Model, store: PromptStore, *, release_after: bool) -> None:
+        self._model = model
+        self._store = store
+        self._release_after = release_after
+        self._recent: OrderedDict[str, PromptFeatures] = OrderedDict()
+
+    def voice_key(self, clip: PromptClip, *, transcript: str, refine: Refine) -> str:
+        parts = (self._features_key(clip), transcript.strip())
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def encode(
+        self, clip: PromptClip, *, transcript: str, refine: Refine, progress: OnProgress, cancel: CancelToken
+    ) -> Voice:
+        """Nothing is fitted, so `refine` changes nothing. Raises Cancelled, PromptError."""
+        key = self._features_key(clip)
+        features = self._recent.get(key) or self._store.load(key, self._model.device)
+        if features is None:
+            progress(Progress("measuring", None))
+            with torch.inference_mode():
+                (features,) = self._model.prompts.encode([(clip.samples, clip.rate_hz)], cancel)
+            self._store.save(key, features)
+            if self._release_after:
+                self._model.prompts.release()
+        self._recent[key] = features
+        self._recent.move_to_end(key)
+        while len(self._recent) > KEEP_IN_MEMORY:
+            self._recent.popitem(last=False)
+        return Voice(self.voice_key(clip, transcript=transcript, refine=refine),
+                     ClonedVoice(features, transcript.strip()))
+
+    def _features_key(self, clip: PromptClip) -> str:
+        return prompt_key(clip.sha256, self._model.model_hash, tail_silence_s=TAIL_SILENCE_S)
