@@ -83,6 +83,8 @@ class SourceDown(nn.Module):
 
 
 class Vocoder(nn.Module):
+    """The whole of CausalHiFT. Made by `load`; frozen. Nothing of a run is kept on it."""
+
     def __init__(self, config: VocoderConfig) -> None:
         super().__init__()
         self.config = config

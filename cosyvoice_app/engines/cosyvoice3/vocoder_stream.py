@@ -20,7 +20,7 @@ class VocoderStream:
     """One run. Joined, the pieces are what `Vocoder.forward` makes of the whole mel, to within 1e-5.
 
     Between pushes it keeps the last input frames of every layer, the phase of the excitation, and the spectra and
-    samples that overlap the next piece: about 1.3 MB at the official size, whatever the length of the run.
+    samples that overlap the next piece: about 0.6 MB at the official size, whatever the length of the run.
     """
 
     def __init__(self, vocoder: Vocoder, *, noise: Tensor | None = None) -> None:
