@@ -97,7 +97,7 @@ def _read(frontend: Any, run: str) -> str:
 
 @lru_cache(maxsize=1)
 def _frontend() -> Any:
-    """Open JTalk's word-by-word reading, or None when the package isn't there. Loads its dictionary once: half a
-    second.
+    """Open JTalk's word-by-word reading, or None when the package isn't there. Loads its dictionary once: one or
+    two seconds.
     """
     return importlib.import_module(PACKAGE).run_frontend if available() else None
