@@ -190,7 +190,7 @@ def test_a_full_disk_costs_the_kept_file_and_nothing_else(model, encoder, p0, mo
     def full(*_: object, **__: object) -> None:
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr("cosyvoice_app.engines.lite.voice.save_file", full)
+    monkeypatch.setattr("cosyvoice_app.engines.voice_files.save_file", full)
     monkeypatch.setattr(clone, "FAST", dataclasses.replace(adapt.FAST, steps=1, pieces=1, piece_frames=40))
     voice = encoder.encode(p0, transcript="", refine="fast", progress=ignore_progress, cancel=NeverCancelled())
     assert voice.payload.style.shape == (256,)
