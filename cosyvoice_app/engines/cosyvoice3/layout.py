@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cosyvoice_app.engines.cosyvoice3.config import FlowConfig, LMConfig, VocoderConfig
+from cosyvoice_app.engines.cosyvoice3.flow_load import ROTARY, official_shapes
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -44,32 +45,7 @@ def lm_shapes(config: LMConfig) -> Shapes:
 
 def flow_shapes(config: FlowConfig) -> Shapes:
     """flow.pt."""
-    width, look = config.width, config.lookahead_width
-    inner = config.heads * config.head
-    root = "decoder.estimator."
-    shapes: Shapes = {
-        "input_embedding.weight": (config.vocab, config.mels),
-        **_dense("spk_embed_affine_layer", config.mels, config.speaker),
-        **_conv("pre_lookahead_layer.conv1", look, config.mels, config.lookahead_tokens + 1),
-        **_conv("pre_lookahead_layer.conv2", config.mels, look, 3),
-        **_dense(f"{root}time_embed.time_mlp.0", width, config.time),
-        **_dense(f"{root}time_embed.time_mlp.2", width, width),
-        **_dense(f"{root}input_embed.proj", width, 4 * config.mels),
-        f"{root}rotary_embed.inv_freq": (config.head // 2,),
-        **_dense(f"{root}norm_out.linear", 2 * width, width),
-        **_dense(f"{root}proj_out", config.mels, width),
-    }
-    for n in (1, 2):
-        shapes |= _conv(f"{root}input_embed.conv_pos_embed.conv{n}.0", width, width // config.position_groups,
-                        config.position_kernel)
-    for n in range(config.blocks):
-        at = f"{root}transformer_blocks.{n}."
-        shapes |= _dense(f"{at}attn_norm.linear", 6 * width, width)
-        for name in ("to_q", "to_k", "to_v"):
-            shapes |= _dense(f"{at}attn.{name}", inner, width)
-        shapes |= _dense(f"{at}attn.to_out.0", width, inner)
-        shapes |= _dense(f"{at}ff.ff.0.0", config.mlp, width) | _dense(f"{at}ff.ff.2", width, config.mlp)
-    return shapes
+    return {**official_shapes(config), ROTARY: (config.head // 2,)}
 
 
 def vocoder_shapes(config: VocoderConfig) -> Shapes:
