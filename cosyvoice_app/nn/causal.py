@@ -41,8 +41,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, *, dilation: int = 
 
 
 FAST_FILTER = 1400
-"""From this many taps times channels on, `FastFilter` is the faster one on a CPU: 1.2 to 1.7 times at 256 channels of 7
-and 11 taps and 128 of 11; below, its small products cost what the large ones save."""
+"""From this many taps times channels on, `FastFilter` is the faster one on a CPU: 1.1 to 1.65 times at 256 channels of
+7 and 11 taps and 128 of 11; below, its small products cost what the large ones save."""
 FAST_FRAMES = 400
 """And from this many frames on."""
 

@@ -22,6 +22,7 @@ from cosyvoice_app.errors import AppError, AssetError, BadInput, EngineFailure
 from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import Done, Failed, Queued, Service, Status, Ticket, Working
 from cosyvoice_app.settings import Settings
+from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.tags import write
 from cosyvoice_app.text.transcript import prepare_transcript
 from cosyvoice_app.types import Audio, Said, Segment
@@ -228,7 +229,9 @@ class Desk:
         """Whether the clip's words can be what the clip says, by their number and its length."""
         if not found or not found.get("ok") or not (words or "").strip():
             return ""
-        warnings = prepare_transcript(words[:PROMPT_TEXT_MAX_CHARS], found["speech_s"]).warnings
+        engine = self.service.capabilities()
+        warnings = prepare_transcript(words[:PROMPT_TEXT_MAX_CHARS], found["speech_s"],
+                                      languages=engine.languages if engine else NATIVE_LANGUAGES).warnings
         return page_parts.remarks(warnings, language(request))
 
     # the clip
