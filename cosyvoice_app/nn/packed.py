@@ -1,8 +1,9 @@
 """Linear layers whose matrix is laid out for the CPU's kernels once, when loading.
 
-PyTorch's own product reads a plain matrix. On two AVX2 cores, over all matrices of a 0.36 B transformer, in ms:
+PyTorch's own product reads a plain matrix. On two AVX2 cores that were not idle, over all matrices of a 0.36 B
+transformer (a quarter of them timed), best of 4 to 40 runs, in ms:
 
-| rows | plain float32 | oneDNN float32 | FBGEMM half | FBGEMM int8 (`quantized.py`) |
+| rows | plain float32 | oneDNN float32 | FBGEMM half | FBGEMM int8, one pass (`quantized.py`) |
 |---|---|---|---|---|
 | 1 | 122 | 72 | 40 | 26 |
 | 8 | 378 | 166 | 73 | 30 |
