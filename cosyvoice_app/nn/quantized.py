@@ -2,14 +2,15 @@
 
 What is approximated: weights only. Each row of a matrix (an output channel) is rounded to 255 levels, symmetric about
 zero, between minus and plus its largest magnitude. For normally distributed weights the product is then 0.8 % off with
-896 columns and 0.9 % with 4864 (root mean square, relative to the output); a row with one weight far above the rest loses more.
+896 columns and 0.9 % with 4864 (root mean square, relative to the output); a row with one weight far above the rest
+loses more.
 
 On a CPU the product runs in FBGEMM's int8 kernel, which wants integer activations too. The kernel adds pairs of 8 x 8
 bit products in 16 bits and saturates, so activations may use 7 bits only, far too few for a language model's outliers.
 So every row of activations is given to it twice (`passes=2`): rounded to 7 bits of its own largest magnitude, and what
-the rounding left, again in 7 bits. Together that is one part in 16 000, far below the error of the weights. With one row
-the kernel is bound by reading the weights and the second half costs nothing that could be measured; with 4 rows it costs
-two fifths, with 128 as much again. With `passes=1` the rest is dropped, and the product is 1.8 to 2.0 % off.
+the rounding left, again in 7 bits. Together that is one part in 16 000, far below the error of the weights. With one
+row the kernel is bound by reading the weights and the second half costs nothing that could be measured; with 4 rows it
+costs two fifths, with 128 as much again. With `passes=1` the rest is dropped, and the product is 1.8 to 2.0 % off.
 
 Scales are of one row, never of the batch, and the sums are of integers, so a row's result is the same to the bit
 whatever else is in the batch.
