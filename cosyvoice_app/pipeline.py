@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,11 +166,12 @@ class Pipeline:
                 for index in range(len(job.segments))]
         pieces: list[Audio] = []
         first_audio_s = 0.0
-        for index, piece in self._speak(rows, job.stream, on_progress, cancel):
-            first_audio_s = first_audio_s or time.perf_counter() - started
-            if on_chunk is not None:
-                on_chunk(piece, index)
-            pieces.append(piece)
+        with closing(self._speak(rows, job.stream, on_progress, cancel)) as spoken:  # whatever runs ahead ends with it
+            for index, piece in spoken:
+                first_audio_s = first_audio_s or time.perf_counter() - started
+                if on_chunk is not None:
+                    on_chunk(piece, index)
+                pieces.append(piece)
         cancel.check()
         audio = _join(pieces)
         total_s = time.perf_counter() - started
@@ -200,7 +201,7 @@ class Pipeline:
 
     def _speak(
         self, rows: list[Row], stream: bool, on_progress: OnProgress, cancel: CancelToken
-    ) -> Iterator[tuple[int, Audio]]:
+    ) -> Generator[tuple[int, Audio], None, None]:
         """(index of the segment, finished audio), in order."""
 
         def report(index: int) -> None:

@@ -26,6 +26,7 @@ from cosyvoice_app.types import Audio, Intent, NeverCancelled, PromptClip, Row, 
 from cosyvoice_app.voices.cache import VoiceCache
 
 NEVER = NeverCancelled()
+STEPS = 3
 LONG = "One two."  # up to 160 speech tokens: the toy model never knows when to stop
 
 
@@ -41,7 +42,7 @@ def model(folder: Path) -> Model:
 
 @pytest.fixture
 def engine(tmp_path: Path, model: Model) -> CosyVoice3Engine:
-    return tiny.engine(tmp_path, dataclasses.replace(model, prompts=tiny.Prompts()))
+    return tiny.engine(tmp_path, dataclasses.replace(model, prompts=tiny.Prompts()), steps=STEPS)
 
 
 def job(clip: PromptClip, engine: CosyVoice3Engine, text: str = "Hello.", **changes: Any) -> Job:
@@ -144,21 +145,24 @@ def chunk_masked(model: Model, one: Row, tokens: tuple[int, ...]) -> np.ndarray:
     voice = one.voice.payload.features
     ids = torch.cat((voice.tokens, torch.tensor(tokens)))[None]
     mel = model.flow(ids, torch.tensor([ids.shape[1]]), voice.mel[None], torch.tensor([len(voice.mel)]),
-                     voice.speaker[None], chunked=True)[0, len(voice.mel) :]
+                     voice.speaker[None], chunked=True, steps=STEPS)[0, len(voice.mel) :]
     mel = apply(mel, one.style.payload.speed)
     return model.vocoder(mel[None], torch.tensor([len(mel)]))[0].numpy()
 
 
-@pytest.mark.parametrize(("overlaps", "shares_prefix"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("overlaps", "cache_bytes", "prefix_bytes"), [
+    (False, 1 << 30, 0), (True, 1 << 30, 0), (False, 1 << 30, 1 << 30), (False, 1 << 20, 1 << 20),
+])
 @pytest.mark.parametrize(("text", "prompt", "speed"), [
-    (LONG, 30, 1.0), (LONG, 50, 1.0), (LONG, 0, 1.0), ("Hi.", 41, 1.0), (LONG, 37, 0.8), (LONG, 37, 1.5),
+    (LONG, 50, 1.0), (LONG, 0, 1.0), ("Hi.", 41, 1.0), (LONG, 37, 0.8), (LONG, 37, 1.5),
 ])
 def test_a_stream_is_one_run_under_its_mask(
-    model: Model, engine: CosyVoice3Engine, text: str, prompt: int, speed: float, overlaps: bool, shares_prefix: bool
+    model: Model, engine: CosyVoice3Engine, text: str, prompt: int, speed: float, overlaps: bool, cache_bytes: int,
+    prefix_bytes: int,
 ) -> None:
     one = row(text, 5, prompt=prompt, speed=speed)
-    streamer = CosyVoice3Streamer(model, engine.acoustic_model, steps=10, overlaps=overlaps,
-                                  shares_prefix=shares_prefix)
+    streamer = CosyVoice3Streamer(model, engine.acoustic_model, steps=STEPS, overlaps=overlaps, cache_bytes=cache_bytes,
+                                  prefix_bytes=prefix_bytes)
     parts = list(streamer.stream(one, cancel=NEVER))
     (tokens,) = engine.acoustic_model.predict([one], cancel=NEVER)
     whole = chunk_masked(model, one, tokens)
@@ -226,7 +230,7 @@ def test_words_are_asked_for_unless_an_instruction_displaces_them(p0: PromptClip
 
 
 class After:
-    """Cancelled at the n-th check."""
+    """Cancelled at the n-th check, and at every later one."""
 
     def __init__(self, checks: int) -> None:
         self.left = checks
@@ -237,16 +241,17 @@ class After:
             raise Cancelled("stopped")
 
 
-@pytest.mark.parametrize("checks", [0, 1, 20])
+@pytest.mark.parametrize("checks", [0, 1, 2, 20, 23, 24, 25, 49, 50])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_cancelled_row_leaves_no_trace(engine: CosyVoice3Engine, checks: int, stream: bool) -> None:
     one = row(LONG, 5)
     (expected,) = engine.acoustic_model.predict([one], cancel=NEVER)
-    with pytest.raises(Cancelled):
+    with pytest.raises(Cancelled) as held:  # and with it the frames, as a log or a caller may hold them
         if stream:
             list(engine.streamer.stream(one, cancel=After(checks)))
         else:
             engine.acoustic_model.predict([one] * 3, cancel=After(checks))
+    assert held.traceback
     assert len(engine.acoustic_model.predict([one] * 4, cancel=NEVER)) == 4  # every slot is free again
     assert engine.acoustic_model.predict([one], cancel=NEVER) == [expected]
 

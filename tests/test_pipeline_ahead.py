@@ -192,3 +192,13 @@ def test_no_broken_part_is_given_out(p0: PromptClip, spoil: Any, cause: str) -> 
     samples = np.concatenate([audio.samples for audio in heard]) if heard else np.zeros(1)
     assert np.isfinite(samples).all() and np.abs(samples).max() <= 1.0
     assert all(audio.rate_hz == RATE_HZ for audio in heard)
+
+
+def test_a_caller_that_fails_ends_the_work_ahead_though_its_error_lives_on(p0: PromptClip) -> None:
+    def refuse(_: Audio, index: int) -> None:
+        raise RuntimeError("the line is closed")
+
+    with pytest.raises(EngineFailure) as held:
+        run(Overlapping(), job(p0, count=50), on_chunk=refuse)
+    assert held.traceback
+    assert not [thread for thread in threading.enumerate() if thread.name == "ahead"]

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-import filelock
 import httpx
 
 from cosyvoice_app.assets.hashes import HashCache
+from cosyvoice_app.assets.locking import locked
 from cosyvoice_app.assets.official import FETCH, FILES, LLM_RL, MODEL, REVISION, OfficialFile, fault_of
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.types import OnProgress, Progress, ignore_progress
@@ -55,7 +55,7 @@ def fetch_official(folder: Path, *, source: Source = "huggingface", endpoint: st
     """
     files = wanted() if files is None else files
     base = base_url(source, endpoint)
-    with _readable_os_errors(folder, files), _locked(folder, progress):
+    with _readable_os_errors(folder, files), locked(folder / ".fetch.lock", str(folder), progress):
         hashes = HashCache(cache)
         meter = _Meter(files, progress)
         open_ones = [file for file in files if not _is_there(folder, file, hashes, meter)]
@@ -205,21 +205,6 @@ def _check_space(folder: Path, files: Sequence[OfficialFile]) -> None:
     if free < need:
         raise AssetError(f"{folder} needs {need / 1e9:.1f} GB more and its disk has {free / 1e9:.1f} GB free. Free "
                          "space, or choose another place with --dir.")
-
-
-@contextmanager
-def _locked(folder: Path, progress: OnProgress) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".fetch.lock")
-    try:
-        lock.acquire(timeout=0.1)
-    except filelock.Timeout:
-        progress(Progress("asset", None, f"{folder}: another process is fetching into it; waiting"))
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import filelock
 import platformdirs
 
 from cosyvoice_app.assets import pip_client
+from cosyvoice_app.assets.locking import locked
 from cosyvoice_app.assets.registry import ASSETS, DEFAULT_ASSETS, Asset, Package, SourceFile
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.types import OnProgress, Progress, ignore_progress
@@ -185,7 +185,7 @@ def _ensure(asset: Asset, root: Path, progress: OnProgress, downloads: _Download
         return _final_path(asset, root)
     with _readable_os_errors(asset, root):
         (root / "locks").mkdir(parents=True, exist_ok=True)
-        with _locked(asset, root, progress):
+        with locked(root / "locks" / f"{asset.name}.lock", asset.name, progress):
             # Another process may have made it while this one waited.
             if _fault(asset, root, deep=False):
                 _check_space(asset, root)
@@ -197,20 +197,6 @@ def _ensure(asset: Asset, root: Path, progress: OnProgress, downloads: _Download
                     shutil.rmtree(work, ignore_errors=True)
     progress(Progress("asset", 1.0, f"{asset.name}: ready"))
     return _final_path(asset, root)
-
-
-@contextmanager
-def _locked(asset: Asset, root: Path, progress: OnProgress) -> Iterator[None]:
-    lock = filelock.FileLock(root / "locks" / f"{asset.name}.lock")
-    try:
-        lock.acquire(timeout=0.1)
-    except filelock.Timeout:
-        progress(Progress("asset", None, f"{asset.name}: another process is fetching it; waiting"))
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

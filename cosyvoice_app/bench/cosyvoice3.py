@@ -36,7 +36,7 @@ from cosyvoice_app.engines.cosyvoice3.model import compute_dtype
 from cosyvoice_app.engines.cosyvoice3.vocoder import Vocoder
 from cosyvoice_app.engines.cosyvoice3.vocoder_stream import VocoderStream
 from cosyvoice_app.engines.cosyvoice3.weights import read_state
-from cosyvoice_app.engines.device import choose
+from cosyvoice_app.engines.device import choose, make_exact
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.settings import Settings
@@ -76,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
     sizes = batches(options.batches)
     settings = engine_settings(options)
     chosen = choose(settings.device, settings.precision)
+    make_exact(chosen)
     device, precision = torch.device(chosen.name), resolve_precision(settings, chosen)
     folder = settings.model_dir
     parts = load(folder, device, precision, settings)

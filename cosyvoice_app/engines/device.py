@@ -164,6 +164,15 @@ def choose(device: str, precision: str = "auto") -> Device:
     return chosen
 
 
+def make_exact(device: Device) -> None:
+    """On a GPU: the same seed must give the same audio, and fp32 must be fp32."""
+    if device.is_cuda:
+        import torch
+
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = False
+
+
 def _choose(device: str, index: int) -> Device:
     if device == "cpu":
         return Device("cpu", "asked for by --device cpu")

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from cosyvoice_app.engines.campplus import BLOCKS, CamPlusPlus
+from cosyvoice_app.engines.cosyvoice3.weights import REMEDY
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.nn.loading import assign_strict
 from cosyvoice_app.nn.onnx_layers import Layer, Layers, after, layers_of
 from cosyvoice_app.nn.onnx_reader import Array, read_graph
 
 Double = npt.NDArray[np.float64]
-REMEDY = "Download the file again from the model's official page."
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from cosyvoice_app.engines.cosyvoice3.speak import (
 )
 from cosyvoice_app.engines.cosyvoice3.voice import CosyVoice3SpeakerEncoder
 from cosyvoice_app.engines.cosyvoice3.voice_store import PromptStore
-from cosyvoice_app.engines.device import Device, choose
+from cosyvoice_app.engines.device import Device, choose, make_exact
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import (
@@ -36,6 +36,8 @@ from cosyvoice_app.types import (
     ignore_progress,
 )
 
+GIB = 1 << 30
+
 
 class CosyVoice3Engine:
     """Built by `load`. Holds networks and caches of prompts; nothing of a request."""
@@ -43,21 +45,24 @@ class CosyVoice3Engine:
     name = "cosyvoice3"
 
     def __init__(self, model: Model, store: PromptStore, *, device_reason: str, precision: str, steps: int,
-                 slots: int) -> None:
+                 slots: int = 1) -> None:
+        """`slots` rows of the language model run together at most, each of which takes memory: one, as long as the
+        pipeline asks for one."""
         on_gpu = model.device.type == "cuda"
         self._model = model
         self.device = str(model.device)
         self.device_reason = device_reason
         self.precision = precision
         self.model_hash = model.model_hash if steps == model.config.flow.steps else f"{model.model_hash}-{steps}steps"
-        # On a CPU the two would only share the cores; docs/decisions.md has the measurement.
+        # On a CPU each of the two already takes all cores.
         self.capabilities = replace(COSYVOICE3, overlaps=on_gpu)
         self.speaker_encoder = CosyVoice3SpeakerEncoder(model, store, release_after=precision == "int8")
         self.style_encoder = CosyVoice3StyleEncoder()
         self.acoustic_model = CosyVoice3AcousticModel(model, slots=slots)
         self.vocoder = CosyVoice3Vocoder(model, steps=steps)
         self.streamer = CosyVoice3Streamer(model, self.acoustic_model, steps=steps, overlaps=on_gpu,
-                                          shares_prefix=on_gpu)
+                                          cache_bytes=_stream_bytes(on_gpu, precision),
+                                          prefix_bytes=GIB if on_gpu else 0)
 
     @classmethod
     def load(cls, settings: Settings, progress: OnProgress = ignore_progress) -> CosyVoice3Engine:
@@ -65,14 +70,11 @@ class CosyVoice3Engine:
         folder = registry.model_dir(settings)
         chosen = choose(settings.device, settings.precision)
         precision = resolve_precision(settings, chosen)
-        if chosen.is_cuda:  # the same seed must give the same audio, and fp32 must be fp32
-            torch.backends.cudnn.deterministic = True
-            torch.backends.cudnn.allow_tf32 = False
+        make_exact(chosen)
         model = Model.load(folder, device=torch.device(chosen.name), precision=precision,
                            lm_file=registry.LLM_FILES[settings.llm_weights], progress=progress)
         store = PromptStore(assets.cache_dir(settings.cache) / "voices-cosyvoice3")
-        return cls(model, store, device_reason=chosen.reason, precision=precision, steps=settings.flow_steps,
-                   slots=settings.max_batch)
+        return cls(model, store, device_reason=chosen.reason, precision=precision, steps=settings.flow_steps)
 
     def check_text(self, segments: Sequence[Segment]) -> tuple[str, ...]:
         """Everything can be said: the tokenizer has bytes for any text. What isn't a language of the model is warned
@@ -106,6 +108,7 @@ class CosyVoice3Engine:
         style = self.style_encoder.encode(Intent(), speed=1.0)
         segment = Segment("Hi.", (Text("Hi.", "en"),))
         row = Row(Utterance((segment,), Intent(), 1), 0, voice, style, 1)
+        self.acoustic_model.warm_up()
         tokens = self.acoustic_model.predict([row], cancel=never)
         self.vocoder.decode(tokens, [row], cancel=never)
 
@@ -114,7 +117,15 @@ class CosyVoice3Engine:
 
 
 def resolve_precision(settings: Settings, device: Device) -> str:
-    """`settings.precision` with "auto" decided: bf16 on a GPU that has it, else fp32."""
+    """`settings.precision` with "auto" decided: bf16, but fp32 on a GPU that has no bf16. On a CPU that means weights
+    in 16 bits: a third of fp32's time a step, and logits within 0.1 %."""
     if settings.precision != "auto":
         return settings.precision
-    return "bf16" if device.is_cuda and torch.cuda.get_device_capability(device.name)[0] >= 8 else "fp32"
+    return "fp32" if device.is_cuda and torch.cuda.get_device_capability(device.name)[0] < 8 else "bf16"
+
+
+def _stream_bytes(on_gpu: bool, precision: str) -> int:
+    """What a running stream may keep. Whoever chooses int8 has little memory."""
+    if precision == "int8":
+        return GIB // 2
+    return 4 * GIB if on_gpu else 3 * GIB

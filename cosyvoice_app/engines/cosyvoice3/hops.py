@@ -2,7 +2,7 @@
 
 The streaming mask cuts time every 25 tokens, counted from the start of the prompt, and a chunk can be made once it is
 whole and three tokens beyond it are known. After the first cut the hop doubles up to 100 tokens: few large pieces cost
-less than many small ones. Source: checkpoint spec 7; upstream takes the second cut first.
+less than many small ones. Upstream (cosyvoice/cli/model.py) takes the second cut first.
 """
 
 from __future__ import annotations

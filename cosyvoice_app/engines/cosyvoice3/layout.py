@@ -1,6 +1,6 @@
 """Names and shapes in the official files, as tables: what a checkpoint must hold, and random ones of the same form.
 
-Source: checkpoint spec 4 to 6. The networks load strictly by these names; tests and benchmarks, which run where the
+Read in the official code and checked against the files' published sizes. Tests and benchmarks, which run where the
 official weights are not, make random states from them.
 """
 

@@ -15,7 +15,7 @@ from cosyvoice_app.engines.cosyvoice3.official_yaml import read_config
 from cosyvoice_app.engines.cosyvoice3.prompt import PromptEncoder
 from cosyvoice_app.engines.cosyvoice3.tokenizer import TextTokenizer
 from cosyvoice_app.engines.cosyvoice3.vocoder import Vocoder
-from cosyvoice_app.engines.cosyvoice3.weights import read_state
+from cosyvoice_app.engines.cosyvoice3.weights import REMEDY, read_state
 from cosyvoice_app.types import OnProgress, Progress
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,7 +53,7 @@ class Model:
         prompts = PromptEncoder.load(folder, config, device=device, fmax_hz=fmax_hz or RATE_HZ / 2)
         progress(Progress("loading", 0.1, lm_file))
         lm = LM.load(read_state(folder / lm_file), config.lm, device=device, dtype=dtype, precision=precision,
-                     source=str(folder / lm_file))
+                     source=str(folder / lm_file), remedy=REMEDY)
         progress(Progress("loading", 0.6, "flow.pt"))
         flow = Flow.load(read_state(folder / "flow.pt"), config.flow, device=device, dtype=dtype, precision=precision,
                          source=str(folder / "flow.pt"))

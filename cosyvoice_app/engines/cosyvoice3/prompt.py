@@ -37,6 +37,7 @@ from cosyvoice_app.engines.cosyvoice3.config import (
 )
 from cosyvoice_app.engines.cosyvoice3.speech_tokenizer import SpeechTokenizer
 from cosyvoice_app.engines.cosyvoice3.speech_tokenizer_weights import load_speech_tokenizer
+from cosyvoice_app.engines.cosyvoice3.weights import REMEDY
 from cosyvoice_app.errors import AssetError, PromptError
 from cosyvoice_app.types import CancelToken, FloatArray, NeverCancelled
 
@@ -83,8 +84,7 @@ class PromptEncoder:
         """From the official model folder. The tokenizer's file is only looked for. Raises AssetError."""
         missing = [name for name in (SPEAKER_FILE, TOKENIZER_FILE) if not (folder / name).is_file()]
         if missing:
-            raise AssetError(f"The model folder {folder} has no {' and no '.join(missing)}. Download the whole folder "
-                             "from the model's official page.")
+            raise AssetError(f"The model folder {folder} has no {' and no '.join(missing)}. {REMEDY}")
         speaker = load_campplus_onnx(folder / SPEAKER_FILE)
         return PromptEncoder(speaker, folder / TOKENIZER_FILE, config.tokenizer, device=device, fmax_hz=fmax_hz)
 

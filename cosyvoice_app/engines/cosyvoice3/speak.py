@@ -10,7 +10,8 @@ upstream, so that the language model can already run on the next segment while b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from cosyvoice_app.engines.ahead import run_ahead
 from cosyvoice_app.engines.cosyvoice3 import forms
 from cosyvoice_app.engines.cosyvoice3.config import FRAMES_PER_TOKEN, HOP_SAMPLES, RATE_HZ
 from cosyvoice_app.engines.cosyvoice3.decoding import LmBatch, LmPrompt
-from cosyvoice_app.engines.cosyvoice3.flow_stream import FlowPrefix, FlowStream, flow_prefix
+from cosyvoice_app.engines.cosyvoice3.flow_stream import FlowPrefix, FlowStream, bytes_per_frame, flow_prefix
 from cosyvoice_app.engines.cosyvoice3.hops import Hops
 from cosyvoice_app.engines.cosyvoice3.instructions import instruction
 from cosyvoice_app.engines.cosyvoice3.model import Model
@@ -37,7 +38,7 @@ from cosyvoice_app.types import Audio, CancelToken, Intent, Row, Style
 T = TypeVar("T")
 Tokens = tuple[int, ...]
 
-MAX_POSITIONS = 8192
+MAX_POSITIONS = 8191
 """Of a row of the language model: a 30 s clip (750), its words, and 20 speech tokens for each of 300 text tokens. The
 cache grows as far as it is used; a segment of 80 tokens needs a third of this."""
 _SHORTEST_TOKENS = 2
@@ -68,6 +69,12 @@ class CosyVoice3AcousticModel:
         self._busy = threading.Lock()
         on_gpu = model.device.type == "cuda"
         self._stream = torch.cuda.Stream(model.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        if self._stream is not None:  # what was made until now was made on the other one
+            self._stream.wait_stream(torch.cuda.current_stream(model.device))
+
+    def warm_up(self) -> None:
+        """Capture what is replayed later, so that no request waits for it."""
+        self._on_device(self._batch.warm_up)
 
     def predict(self, rows: Sequence[Row], *, cancel: CancelToken) -> list[Tokens]:
         """Speech tokens of each row, long silences cut. Raises BadAudio for a row that says nothing."""
@@ -76,10 +83,11 @@ class CosyVoice3AcousticModel:
             made += self._predict(rows[start : start + self._slots], cancel)
         return made
 
-    def tokens(self, row: Row, *, cancel: CancelToken) -> Iterator[int]:
+    def tokens(self, row: Row, *, cancel: CancelToken) -> Generator[int, None, None]:
         """The same of one row, one by one."""
-        for _, token in self._run([row], cancel):
-            yield token
+        with closing(self._run([row], cancel)) as made:
+            for _, token in made:
+                yield token
 
     def _predict(self, rows: Sequence[Row], cancel: CancelToken) -> list[Tokens]:
         made: list[list[int]] = [[] for _ in rows]
@@ -90,11 +98,11 @@ class CosyVoice3AcousticModel:
                 raise _silent(row)
         return [tuple(tokens) for tokens in made]
 
-    def _run(self, rows: Sequence[Row], cancel: CancelToken) -> Iterator[tuple[int, int]]:
+    def _run(self, rows: Sequence[Row], cancel: CancelToken) -> Generator[tuple[int, int], None, None]:
         """(index of the row, token) as they come. Gives the slots back whatever happens."""
         prompts = [self._prompt(row) for row in rows]
         batch = self._batch
-        with self._busy:
+        with self._alone(cancel):
             active = dict(zip(self._on_device(lambda: batch.add_many(prompts)), range(len(rows)), strict=True))
             filters = [SilenceFilter() for _ in rows]
             try:
@@ -122,10 +130,19 @@ class CosyVoice3AcousticModel:
     def _release(self, slot: int) -> None:
         self._on_device(lambda: self._batch.release(slot))
 
+    @contextmanager
+    def _alone(self, cancel: CancelToken) -> Iterator[None]:
+        while not self._busy.acquire(timeout=0.1):
+            cancel.check()
+        try:
+            yield
+        finally:
+            self._busy.release()
+
     def _on_device(self, work: Callable[[], T]) -> T:
         """Run `work` on this part's own stream. Not around a whole generator: modes would leak to whoever takes its
         items."""
-        with torch.inference_mode(), torch.cuda.stream(self._stream):  # a stream of None changes nothing
+        with torch.inference_mode(), torch.cuda.stream(self._stream) if self._stream else nullcontext():
             return work()
 
 
@@ -168,27 +185,31 @@ class CosyVoice3Streamer:
     """A segment in pieces: the language model runs ahead of the flow where the device gives both room."""
 
     def __init__(self, model: Model, acoustic: CosyVoice3AcousticModel, *, steps: int, overlaps: bool,
-                 shares_prefix: bool) -> None:
-        """`overlaps` runs the language model in a thread of its own. `shares_prefix` keeps what the flow makes of the
-        latest voice's prompt, some MB a frame, so that the next segment in that voice starts after it."""
+                 cache_bytes: int, prefix_bytes: int) -> None:
+        """`overlaps` runs the language model in a thread of its own. `cache_bytes` bounds what the flow keeps of a
+        running stream; beyond, it computes again. What it makes of the latest voice's prompt is kept for the next
+        segment in that voice, if it fits in `prefix_bytes`."""
         self._model = model
         self._acoustic = acoustic
         self._steps = steps
         self._overlaps = overlaps
-        self._shares_prefix = shares_prefix
+        self._cache_bytes = cache_bytes
+        self._prefix_bytes = prefix_bytes
         self._latest: tuple[PromptFeatures, FlowPrefix] | None = None
 
     def stream(self, row: Row, *, cancel: CancelToken) -> Iterator[Audio]:
         """Audio at 24 kHz, piece by piece. Its whole is what one run under the streaming mask gives, which differs
         slightly from the unstreamed result: there every frame sees the whole segment."""
         if not self._overlaps:
-            yield from self._stream(row, self._acoustic.tokens(row, cancel=cancel), cancel)
+            # Closed here and now: a generator left to the collector would keep the model to itself until then.
+            with closing(self._acoustic.tokens(row, cancel=cancel)) as tokens:
+                yield from self._stream(row, tokens, cancel)
             return
-        with run_ahead(lambda token: self._acoustic.tokens(row, cancel=token), cancel, depth=4096) as tokens:
-            yield from self._stream(row, tokens, cancel)
+        with run_ahead(lambda token: self._acoustic.tokens(row, cancel=token), cancel, depth=4096) as ahead:
+            yield from self._stream(row, ahead, cancel)
 
     def _stream(self, row: Row, tokens: Iterator[int], cancel: CancelToken) -> Iterator[Audio]:
-        audio = _Stream(self._model, row, self._steps, self._prefix(row.voice.payload.features))
+        audio = _Stream(self._model, row, self._steps, self._cache_bytes, self._prefix(row.voice.payload.features))
         hops = Hops(len(row.voice.payload.features.tokens), self._model.config.flow.lookahead_tokens)
         waiting: list[int] = []
         count = 0
@@ -204,28 +225,28 @@ class CosyVoice3Streamer:
         cancel.check()
         yield audio.push(waiting, final=True)
 
-
     @torch.inference_mode()
     def _prefix(self, features: PromptFeatures) -> FlowPrefix | None:
-        if not self._shares_prefix:
+        flow, latest = self._model.flow, self._latest
+        if latest is not None and latest[0] is features:
+            return latest[1]
+        self._latest = None  # frees the old one before a new one is made
+        if len(features.mel) * bytes_per_frame(flow, flow.schedule(self._steps)) > self._prefix_bytes:
             return None
-        latest = self._latest
-        if latest is None or latest[0] is not features:
-            self._latest = None  # frees the old one before the new one is made
-            prefix = flow_prefix(self._model.flow, features.tokens, features.mel, features.speaker, self._steps)
-            latest = self._latest = (features, prefix)
-        return latest[1]
+        prefix = flow_prefix(flow, features.tokens, features.mel, features.speaker, self._steps)
+        self._latest = (features, prefix)
+        return prefix
 
 
 class _Stream:
     """The streamed flow, tempo and vocoder of one segment."""
 
     @torch.inference_mode()
-    def __init__(self, model: Model, row: Row, steps: int, prefix: FlowPrefix | None) -> None:
+    def __init__(self, model: Model, row: Row, steps: int, cache_bytes: int, prefix: FlowPrefix | None) -> None:
         features = row.voice.payload.features
         self._device = model.device
         self._flow = FlowStream(model.flow, features.tokens, features.mel, features.speaker, steps=steps,
-                                prefix=prefix)
+                                cache_bytes=cache_bytes, prefix=prefix)
         self._tempo = Tempo(row.style.payload.speed)
         self._vocoder = VocoderStream(model.vocoder)
 

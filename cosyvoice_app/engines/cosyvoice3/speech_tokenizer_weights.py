@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from cosyvoice_app.engines.cosyvoice3.config import TokenizerConfig
 from cosyvoice_app.engines.cosyvoice3.speech_tokenizer import SpeechTokenizer, rotary
+from cosyvoice_app.engines.cosyvoice3.weights import REMEDY
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.nn.loading import materialise
 from cosyvoice_app.nn.onnx_layers import Kind, Layer, Layers, layers_of
 from cosyvoice_app.nn.onnx_reader import Array, read_graph
 
-REMEDY = "Download the file again from the model's official page."
 _EPS = (1e-8, 1e-3)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from cosyvoice_app.engines.cosyvoice3.config import HOP_SAMPLES, VocoderConfig
 from cosyvoice_app.engines.cosyvoice3.vocoder_source import F0Predictor, HarmonicSource, Phase
 from cosyvoice_app.engines.cosyvoice3.vocoder_spectrum import Spectra
+from cosyvoice_app.engines.cosyvoice3.weights import REMEDY
 from cosyvoice_app.nn.causal import (
     CausalConv1d,
     History,
@@ -40,7 +41,6 @@ SLOPE = 0.1
 LAST_SLOPE = 0.01
 POST_KERNEL = 7
 CPU_PIECE_FRAMES = 256
-REMEDY = "Fetch hift.pt of Fun-CosyVoice3-0.5B-2512 again: its size or hash will differ from the published one."
 
 
 class ResBlock(nn.Module):

@@ -47,11 +47,13 @@ class CosyVoice3SpeakerEncoder:
         features = self._recent.get(key) or self._store.load(key, self._model.device)
         if features is None:
             progress(Progress("measuring", None))
-            with torch.inference_mode():
-                (features,) = self._model.prompts.encode([(clip.samples, clip.rate_hz)], cancel)
+            try:
+                with torch.inference_mode():
+                    (features,) = self._model.prompts.encode([(clip.samples, clip.rate_hz)], cancel)
+            finally:
+                if self._release_after:
+                    self._model.prompts.release()
             self._store.save(key, features)
-            if self._release_after:
-                self._model.prompts.release()
         self._recent[key] = features
         self._recent.move_to_end(key)
         while len(self._recent) > KEEP_IN_MEMORY:
@@ -60,4 +62,6 @@ class CosyVoice3SpeakerEncoder:
                      ClonedVoice(features, transcript.strip()))
 
     def _features_key(self, clip: PromptClip) -> str:
-        return prompt_key(clip.sha256, self._model.model_hash, tail_silence_s=TAIL_SILENCE_S)
+        # Tokens are rounded: those that one kind of device gives may differ from another's.
+        made_by = f"{self._model.model_hash} {self._model.device.type}"
+        return prompt_key(clip.sha256, made_by, tail_silence_s=TAIL_SILENCE_S)

@@ -23,8 +23,8 @@ KEEP_ON_DISK = 500
 
 
 def prompt_key(clip_sha256: str, model_hash: str, *, tail_silence_s: float) -> str:
-    """`clip_sha256` is of the decoded samples and their rate (`PromptClip.sha256`), `model_hash` of the files that
-    the prompt side reads.
+    """`clip_sha256` is of the decoded samples and their rate (`PromptClip.sha256`), `model_hash` of the model's
+    files and whatever else decides the features.
     """
     parts = f"cosyvoice3\0{RECIPE}\0{clip_sha256}\0{model_hash}\0{tail_silence_s!r}"
     return hashlib.sha256(parts.encode()).hexdigest()

@@ -10,7 +10,7 @@ import torch
 
 from cosyvoice_app import assets
 from cosyvoice_app.engines.capabilities import LITE
-from cosyvoice_app.engines.device import choose
+from cosyvoice_app.engines.device import choose, make_exact
 from cosyvoice_app.engines.lite.clone import LiteSpeakerEncoder
 from cosyvoice_app.engines.lite.model import LiteModel
 from cosyvoice_app.engines.lite.speak import LiteAcousticModel, LiteStyleEncoder, LiteVocoder
@@ -51,9 +51,7 @@ class LiteEngine:
             )
         chosen = choose(settings.device, settings.precision)
         dtype = PRECISIONS[settings.precision]
-        if chosen.is_cuda:  # the same seed must give the same audio, and fp32 must be fp32
-            torch.backends.cudnn.deterministic = True
-            torch.backends.cudnn.allow_tf32 = False
+        make_exact(chosen)
         model = LiteModel.load(settings.cache, torch.device(chosen.name), dtype, progress)
         store = VoiceStore(assets.cache_dir(settings.cache) / "voices-lite", model.decoder.generator)
         precision = "bf16" if dtype == torch.bfloat16 else "fp32"
