@@ -32,7 +32,7 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.half_weights = half
         weight = weight.detach().float()
-        self.bias = None if bias is None else bias.detach().float()
+        self.bias = None if bias is None else bias.detach().float().clone()  # of no file that it may be mapped from
         self.packed: Any
         if half:
             self.packed = torch.ops.quantized.linear_prepack_fp16(weight, self.bias)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from cosyvoice_app.engines.cosyvoice3 import files
 from cosyvoice_app.engines.cosyvoice3.config import RATE_HZ, ModelConfig
@@ -16,6 +17,7 @@ from cosyvoice_app.engines.cosyvoice3.prompt import PromptEncoder
 from cosyvoice_app.engines.cosyvoice3.tokenizer import TextTokenizer
 from cosyvoice_app.engines.cosyvoice3.vocoder import Vocoder
 from cosyvoice_app.engines.cosyvoice3.weights import REMEDY, read_state
+from cosyvoice_app.engines.memory import give_back_freed
 from cosyvoice_app.types import OnProgress, Progress
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -60,4 +62,14 @@ class Model:
         progress(Progress("loading", 0.9, "hift.pt"))
         vocoder = Vocoder.load(read_state(folder / "hift.pt"), config.vocoder, device=device,
                                source=str(folder / "hift.pt"))
+        for net in (lm, flow, vocoder):
+            _let_go_of_file(net)
+        give_back_freed()
         return cls(config, device, tokenizer, prompts, lm, flow, vocoder, files.model_hash(folder, lm_file))
+
+
+def _let_go_of_file(net: nn.Module) -> None:
+    """Copy the tensors that are still views of a mapped file: one of them keeps the whole of it in memory."""
+    for tensor in (*net.parameters(), *net.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()

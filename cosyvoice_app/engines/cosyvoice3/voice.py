@@ -11,6 +11,7 @@ import torch
 from cosyvoice_app.engines.cosyvoice3.model import Model
 from cosyvoice_app.engines.cosyvoice3.prompt import TAIL_SILENCE_S, PromptFeatures
 from cosyvoice_app.engines.cosyvoice3.voice_store import PromptStore, prompt_key
+from cosyvoice_app.engines.memory import give_back_freed
 from cosyvoice_app.types import CancelToken, OnProgress, Progress, PromptClip, Refine, Voice
 
 KEEP_IN_MEMORY = 32
@@ -53,6 +54,7 @@ class CosyVoice3SpeakerEncoder:
             finally:
                 if self._release_after:
                     self._model.prompts.release()
+                    give_back_freed()
             self._store.save(key, features)
         self._recent[key] = features
         self._recent.move_to_end(key)
