@@ -63,12 +63,12 @@ class Model:
         vocoder = Vocoder.load(read_state(folder / "hift.pt"), config.vocoder, device=device,
                                source=str(folder / "hift.pt"))
         for net in (lm, flow, vocoder):
-            _let_go_of_file(net)
+            let_go_of_file(net)
         give_back_freed()
         return cls(config, device, tokenizer, prompts, lm, flow, vocoder, files.model_hash(folder, lm_file))
 
 
-def _let_go_of_file(net: nn.Module) -> None:
+def let_go_of_file(net: nn.Module) -> None:
     """Copy the tensors that are still views of a mapped file: one of them keeps the whole of it in memory."""
     for tensor in (*net.parameters(), *net.buffers()):
         if tensor.device.type == "cpu":
