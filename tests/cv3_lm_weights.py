@@ -12,7 +12,7 @@ from cosyvoice_app.engines.cosyvoice3.layout import lm_shapes
 
 
 def official_shapes(c: LMConfig) -> dict[str, tuple[int, ...]]:
-    """Section 4 of the layout, without Qwen2's unused head."""
+    """The file's weights (`layout.lm_shapes`), without Qwen2's unused head."""
     return {name: shape for name, shape in lm_shapes(c).items() if name != "llm.model.lm_head.weight"}
 
 

@@ -4,20 +4,21 @@ logit: kernels sum in another order for another number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from cv3_decode import generate
 from cv3_lm_weights import checksum, official_shapes, random_state
 from torch import Tensor
 
 from cosyvoice_app.engines.cosyvoice3 import config
-from cosyvoice_app.engines.cosyvoice3.decoding import LmBatch, LmPrompt, generate
+from cosyvoice_app.engines.cosyvoice3.decoding import LmBatch, LmPrompt
 from cosyvoice_app.engines.cosyvoice3.lm import LM, UNUSED
-from cosyvoice_app.errors import AssetError, Cancelled, ConfigError, TextError
+from cosyvoice_app.errors import AssetError, ConfigError, TextError
 from cosyvoice_app.nn.kv_cache import BLOCK, BlockAttention, PromptAttention, RowAttention
 
 C = config.TINY.lm
@@ -66,6 +67,10 @@ def batch_of(lm: LM, slots: int, **options: object) -> LmBatch:
 
 def alone(lm: LM, p: LmPrompt, **options: bool) -> list[int]:
     return list(generate(lm, p, SAMPLING, **options))
+
+
+def free(batch: LmBatch) -> int:
+    return batch._rows.count(None)
 
 
 def finish(batch: LmBatch, made: dict[int, list[int]]) -> None:
@@ -184,7 +189,7 @@ def test_rows_join_and_leave_at_any_step(lm: LM) -> None:
     steps(4)
     second = batch.add(PROMPTS[1])
     owner[second] = 2
-    assert batch.free == 0
+    assert free(batch) == 0
     steps(3)
     batch.release(second)  # cancelled half-way
     third = batch.add(PROMPTS[2])
@@ -252,9 +257,9 @@ def test_a_row_that_ended_is_left_out_until_released(lm: LM) -> None:
     assert set(batch.step()) == {short, long}
     assert batch.step()[short] is None
     assert set(batch.step()) == {long}
-    assert batch.free == 0
+    assert free(batch) == 0
     batch.release(short)
-    assert batch.free == 1
+    assert free(batch) == 1
     with pytest.raises(ValueError, match="free already"):
         batch.release(short)
 
@@ -280,7 +285,7 @@ def test_a_text_longer_than_the_positions_is_an_error_that_says_so(lm: LM) -> No
     batch.add(fits)
     with pytest.raises(TextError, match="65 positions, and 64 are there. Shorten"):
         batch.add_many((PROMPTS[1], replace(fits, max_tokens=14)))
-    assert batch.free == 1  # nothing was added by half
+    assert free(batch) == 1  # nothing was added by half
     made: dict[int, list[int]] = {}
     finish(batch, made)
     assert len(made[0]) <= 13
@@ -297,20 +302,104 @@ def test_an_empty_text_and_ids_out_of_range_are_refused(lm: LM) -> None:
         batch_of(lm, 1).add_many(PROMPTS[:2])
 
 
-def test_cancel_is_checked_before_every_id(lm: LM) -> None:
-    class After:
-        left = 4
+class Eager:
+    """Stands in for `StepGraphs` where there is no CUDA: warms up as it does, then runs the step itself."""
 
-        def check(self) -> None:
-            self.left -= 1
-            if self.left == 0:
-                raise Cancelled("stopped")
+    def __init__(self, step: Callable[[int], None]) -> None:
+        self.step, self.keys, self.runs = step, list[int](), 0
 
-    made: list[int] = []
-    with pytest.raises(Cancelled):
-        for speech_id in generate(lm, PROMPTS[0], SAMPLING, cancel=After()):
-            made.append(speech_id)
-    assert len(made) == 3
+    def __contains__(self, key: int) -> bool:
+        return key in self.keys
+
+    def prepare(self, key: int) -> None:
+        self.step(key)
+        self.keys.append(key)
+
+    def run(self, key: int) -> None:
+        assert key in self.keys
+        self.step(key)
+        self.runs += 1
+
+
+def as_on_cuda(lm: LM, slots: int) -> tuple[LmBatch, Eager]:
+    """A batch that takes the way it takes on CUDA: all slots at once over positions that are there from the start."""
+    batch = batch_of(lm, slots)
+    batch._reserve(600)
+    batch._one_shape, batch._graphs = True, Eager(batch._step_all)  # type: ignore[assignment]
+    return batch, batch._graphs  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_steps_of_one_shape_draw_what_rows_draw_alone(lm: LM, warm: bool) -> None:
+    """Rows join and leave, a length is captured in the middle of a row unless all were before, a slot is used again."""
+    long = prompt(4, 4, seed=9, least=270, most=270)
+    batch, graphs = as_on_cuda(lm, 3)
+    if warm:
+        batch.warm_up()
+        assert graphs.keys == [256, 512, 768]
+    made: dict[int, list[int]] = {}
+    first = batch.add(long)
+    for _ in range(5):
+        made.setdefault(first, []).append(batch.step()[first] or 0)
+    slots = batch.add_many(PROMPTS[:2])
+    while any(slot in batch.running for slot in slots):
+        for slot, speech_id in batch.step().items():
+            if speech_id is not None:
+                made.setdefault(slot, []).append(speech_id)
+    assert [made.pop(slot) for slot in slots] == [alone(lm, p) for p in PROMPTS[:2]]
+    batch.release(slots[0])
+    again = batch.add(PROMPTS[2])
+    finish(batch, made)
+    assert again == slots[0]
+    assert made == {first: alone(lm, long), again: alone(lm, PROMPTS[2])}
+    assert warm or graphs.keys == [256, 512]
+
+
+def test_who_is_live_is_written_only_when_it_changes(lm: LM) -> None:
+    batch, graphs = as_on_cuda(lm, 2)
+    slot = batch.add(prompt(4, 4, least=20, most=20))
+    batch.step(), batch.step()
+    assert graphs.runs == 1
+    written = batch._went_live
+    assert written == [slot]
+    for _ in range(10):
+        batch.step()
+        assert batch._went_live is written  # the same list: not written again
+    assert batch._live.tolist() == [True, False]
+    other = batch.add(prompt(4, 4, least=20, most=20))
+    batch.step(), batch.step()
+    assert batch._went_live == [slot, other]
+    assert batch._live.tolist() == [True, True]
+
+
+def test_a_batch_may_be_used_where_gradients_are_on(lm: LM) -> None:
+    with torch.inference_mode(False):
+        batch, _ = as_on_cuda(lm, 2)
+        batch.warm_up()
+        made: dict[int, list[int]] = {}
+        slot = batch.add(PROMPTS[0])
+        finish(batch, made)
+        batch.release(slot)
+    assert made[slot] == alone(lm, PROMPTS[0])
+
+
+@pytest.mark.parametrize("fails", ["_draw", "cache.set_length"])
+def test_a_prefill_that_fails_takes_no_slot(lm: LM, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    batch = batch_of(lm, 3)
+    first = batch.add(PROMPTS[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(batch.cache if "." in fails else batch, fails.rpartition(".")[2], broken)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            batch.add_many(PROMPTS[1:3])
+    assert free(batch) == 2
+    assert batch.running == (first,)
+    slots = [first, *batch.add_many(PROMPTS[1:3])]
+    made: dict[int, list[int]] = {}
+    finish(batch, made)
+    assert [made[slot] for slot in slots] == [alone(lm, p) for p in PROMPTS[:3]]
 
 
 # Loading

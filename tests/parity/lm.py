@@ -31,11 +31,12 @@ for _variable in ("COSYVOICE_OFFICIAL", "MATCHA_OFFICIAL"):
 
 from cosyvoice.llm.llm import CosyVoice3LM, Qwen2Encoder  # noqa: E402
 from cosyvoice.utils import common  # noqa: E402
+from cv3_decode import generate  # noqa: E402
 from cv3_lm_weights import checksum, official_shapes, random_state  # noqa: E402
 from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from cosyvoice_app.engines.cosyvoice3.config import TINY, LMConfig, ModelConfig, SamplingConfig  # noqa: E402
-from cosyvoice_app.engines.cosyvoice3.decoding import LmBatch, LmPrompt, generate  # noqa: E402
+from cosyvoice_app.engines.cosyvoice3.decoding import LmBatch, LmPrompt  # noqa: E402
 from cosyvoice_app.engines.cosyvoice3.lm import LM, UNUSED  # noqa: E402
 from cosyvoice_app.engines.cosyvoice3.sampler import Draws, sample  # noqa: E402
 from cosyvoice_app.nn.kv_cache import PromptAttention  # noqa: E402

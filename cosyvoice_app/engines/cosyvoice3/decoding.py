@@ -3,14 +3,14 @@
     add ──► prefill into a free slot, draw the first id ──► step: give it out
                                                      step: feed the last id, draw the next, give it out ──► … ──► None
 
-Everything that a step needs lies in tensors of one row a slot on the device; the host only counts, and reads the new
-ids once a step. A row's ids depend on its prompt and seed, on no other row (within rounding where a kernel's order of
-summing changes with the number of rows).
+Everything that a step needs lies in tensors of one row a slot on the device. The host counts and reads the new ids once
+a step; it writes only when a row comes, ends or needs its next random numbers. A row's ids depend on its prompt and
+seed, on no other row (within rounding where a kernel's order of summing changes with the number of rows).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,6 @@ from cosyvoice_app.engines.cosyvoice3.sampler import BLOCK_STEPS, UNIFORMS, Draw
 from cosyvoice_app.errors import TextError
 from cosyvoice_app.nn.kv_cache import BlockAttention, PromptAttention, RowAttention, in_blocks
 from cosyvoice_app.nn.step_graph import StepGraphs
-from cosyvoice_app.types import CancelToken, NeverCancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,9 @@ class LmBatch:
         self._uniforms = torch.zeros(slots, BLOCK_STEPS, UNIFORMS, device=device)
         self._live = torch.zeros(slots, dtype=torch.bool, device=device)
         self._every = torch.arange(slots, device=device)
+        self._went_live: list[int] = []  # the slots that `_live` says
+        self._one_shape = device.type == "cuda"  # else a step computes rows that have something to do, and no others
         self._graphs = StepGraphs(self._step_all, device) if device.type == "cuda" and graphs else None
-
-    @property
-    def free(self) -> int:
-        """Slots that a prompt could take now."""
-        return self._rows.count(None)
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -122,17 +118,16 @@ class LmBatch:
         hidden = lm(h, cos, sin, PromptAttention(self.cache, slots, lengths))
         last = torch.tensor(lengths, device=lm.device) - 1
         logits = lm.logits(hidden[torch.arange(len(prompts), device=lm.device), last])
-        for slot, prompt in zip(slots, prompts, strict=True):
-            row = _Row(Draws(prompt.seed), prompt.max_tokens)
-            self._rows[slot] = row
+        rows = [_Row(Draws(prompt.seed), prompt.max_tokens, made=1) for prompt in prompts]
+        for slot, prompt, row in zip(slots, prompts, rows, strict=True):
             self.cache.set_length(slot, prompt.length)
             self._made[slot] = 0
             self._min_tokens[slot] = prompt.min_tokens
             self._recent[slot] = -1
             self._uniforms[slot] = row.draws.block().to(lm.device)
         self._draw(logits, torch.tensor(slots, device=lm.device))
-        for slot in slots:
-            self._count(slot)
+        for slot, row in zip(slots, rows, strict=True):  # last: what fails above takes no slot
+            self._rows[slot] = row
         return slots
 
     @torch.inference_mode()
@@ -165,6 +160,7 @@ class LmBatch:
             out[slot] = None if row.ended else ids[slot]
         return out
 
+    @torch.inference_mode()
     def release(self, slot: int) -> None:
         """Free the slot, whether its row has ended or not."""
         if self._rows[slot] is None:
@@ -172,6 +168,7 @@ class LmBatch:
         self._rows[slot] = None
         self.cache.set_length(slot, 0)
 
+    @torch.inference_mode()
     def warm_up(self) -> None:
         """Capture the graphs of every length, so that no request waits for it. Does nothing without graphs."""
         if self._graphs is not None:
@@ -208,13 +205,11 @@ class LmBatch:
     def _advance(self, slots: list[int]) -> None:
         """Feed the last id of each of `slots` and draw its next."""
         needed = 1 + max(self.cache.host_lengths[slot] for slot in slots)
-        if self.lm.device.type == "cuda":
-            live = torch.zeros(len(self._rows), dtype=torch.bool)
-            live[slots] = True
+        if self._one_shape:
             positions = in_blocks(needed)
             if self._graphs is not None:
                 self._capture(positions)
-            self._live.copy_(live)
+            self._go_live(slots)
             if self._graphs is not None:
                 self._graphs.run(positions)
             else:
@@ -228,8 +223,18 @@ class LmBatch:
 
     def _capture(self, positions: int) -> None:
         assert self._graphs is not None
-        self._live.fill_(False)  # warming up then writes only what is overwritten before it is read
+        if positions in self._graphs:
+            return
+        self._go_live([])  # warming up then writes only what is overwritten before it is read
         self._graphs.prepare(positions)
+
+    def _go_live(self, slots: list[int]) -> None:
+        """The next step changes only these. Written when they aren't so already, for a copy makes the host wait."""
+        if slots != self._went_live:
+            live = torch.zeros(len(self._rows), dtype=torch.bool)
+            live[slots] = True
+            self._live.copy_(live)
+            self._went_live = slots
 
     def _step_some(self, slots: list[int]) -> None:
         """Only rows that have something to do, each over exactly its own positions."""
@@ -268,20 +273,3 @@ class LmBatch:
             self._recent[rows, place] = torch.where(live, ids, self._recent[rows, place])
             self._ids.copy_(torch.where(live, ids, self._ids))
             self._made.add_(live)
-
-
-def generate(lm: LM, prompt: LmPrompt, sampling: SamplingConfig, *, mask_stops: bool = True, greedy: bool = False,
-             max_positions: int = 0, cancel: CancelToken | None = None) -> Iterator[int]:
-    """The speech ids of one row, one at a time. `cancel` is checked before every one.
-
-    `max_positions` 0 takes as many as the prompt may need. Raises TextError (see `LmBatch.add_many`) and what `cancel`
-    raises.
-    """
-    cancel = cancel or NeverCancelled()
-    cancel.check()
-    batch = LmBatch(lm, slots=1, max_positions=max_positions or max(3, prompt.positions), sampling=sampling,
-                    mask_stops=mask_stops, greedy=greedy, graphs=False)
-    slot = batch.add(prompt)
-    while (speech_id := batch.step()[slot]) is not None:
-        yield speech_id
-        cancel.check()

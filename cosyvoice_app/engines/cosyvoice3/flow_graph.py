@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cosyvoice_app.engines.cosyvoice3.dit import Schedule
 from cosyvoice_app.engines.cosyvoice3.flow_attend import Sight, padded_sight
+from cosyvoice_app.nn.step_graph import Capturer
 
 MAX_FRAMES = 8192
 """Of all rows together, guided ones twice. Above, kernels run longer than they take to start."""
@@ -33,10 +34,10 @@ def bucket(frames: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    graph: Any  # torch.cuda.CUDAGraph
+    graph: torch.cuda.CUDAGraph
     given: Tensor
     mask: Tensor
-    mel: Tensor
+    mel: Tensor  # lies in the pool of all graphs: to be copied before another runs
     schedule: Schedule  # the graph reads its memory
 
 
@@ -45,6 +46,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Any, ...], _Graph] = OrderedDict()
+        self._capturer: Capturer | None = None
 
     def serve(self, given: Tensor) -> bool:
         """Whether a batch with this input [R, T, C] is one for a graph."""
@@ -71,12 +73,7 @@ class Graphs:
 
     def _capture(self, solve: Solve, given: Tensor, mask: Tensor, rows: int, schedule: Schedule) -> _Graph:
         given, mask = given.clone(), mask.clone()
-        side = torch.cuda.Stream(given.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(given.device))
-        with torch.cuda.stream(side):  # once ahead of the capture: libraries set themselves up at a first call
-            solve(given, rows, Sight(mask), schedule)
-        torch.cuda.current_stream(given.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            mel = solve(given, rows, Sight(mask), schedule)
+        if self._capturer is None:
+            self._capturer = Capturer(given.device)
+        graph, mel = self._capturer.capture(lambda: solve(given, rows, Sight(mask), schedule), warm_ups=1)
         return _Graph(graph, given, mask, mel, schedule)
