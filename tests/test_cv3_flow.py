@@ -18,8 +18,9 @@ from cosyvoice_app.engines.cosyvoice3.dit import rotary_table, rotate_first_head
 from cosyvoice_app.engines.cosyvoice3.flow import Flow
 from cosyvoice_app.engines.cosyvoice3.flow_attend import chunk_mask, chunk_sight, padded_sight
 from cosyvoice_app.engines.cosyvoice3.flow_graph import bucket
-from cosyvoice_app.engines.cosyvoice3.flow_load import ROTARY, official_shapes
+from cosyvoice_app.engines.cosyvoice3.flow_load import ROTARY, from_official, official_shapes
 from cosyvoice_app.errors import AssetError, BadInput, ConfigError, EngineFailure
+from cosyvoice_app.nn.quantized import quantize_rows
 
 CONFIG = TINY.flow
 CPU = torch.device("cpu")
@@ -295,7 +296,7 @@ def test_a_precision_that_does_not_go_with_the_type_is_refused(precision: str, d
 
 
 def test_the_official_file_has_the_published_size() -> None:
-    """332 257 120 elements, the rotary frequencies included (section 11 of the checkpoint notes)."""
+    """332 257 120 elements, the rotary frequencies included: what the file on the model's page holds."""
     config = FlowConfig()
     assert sum(math.prod(s) for s in official_shapes(config).values()) + config.head // 2 == 332_257_120
 
@@ -310,6 +311,17 @@ def test_small_weights_stay_near_on_a_cpu(flow: Flow, precision: str, bar: float
     assert mel.dtype == torch.float32
     assert not torch.equal(mel, flow(*given, steps=4))
     close(mel, flow(*given, steps=4), bar)
+
+
+def test_integers_are_made_of_weights_that_were_not_rounded_before() -> None:
+    state = random_flow_state(CONFIG, 0)
+    tensors = from_official(state, CONFIG, "x", dtype=torch.bfloat16, table=torch.float16, matrices=torch.float32)
+    for name, theirs in (("out", "attn.to_out.0"), ("up", "ff.ff.0.0"), ("down", "ff.ff.2")):
+        saved = state[f"decoder.estimator.transformer_blocks.1.{theirs}.weight"]
+        assert torch.equal(tensors[f"dit.blocks.1.{name}.weight"], saved)
+    assert tensors["dit.blocks.0.qkv.weight"].dtype == torch.float32
+    assert tensors["dit.positions.conv1.weight"].dtype == torch.bfloat16
+    assert tensors["dit.blocks.0.modulation.weight"].dtype == torch.float16
 
 
 def halved(dtype: torch.dtype) -> Flow:
@@ -329,7 +341,7 @@ def test_half_precision_stays_near(flow: Flow, dtype: torch.dtype, bar: float) -
 
 
 def test_half_precision_takes_a_residual_that_overflows_fp16() -> None:
-    """The residual and the norms are fp32, so values beyond 65 504 in them are no matter (fault F3)."""
+    """The residual and the norms are fp32, so values beyond 65 504 in them are no matter."""
     state = random_flow_state(CONFIG, 0)
     state["decoder.estimator.transformer_blocks.0.attn_norm.linear.bias"][-CONFIG.width:] += 1e6  # the last gate
     whole, half = (Flow._plain(state, CONFIG, device=CPU, dtype=dtype, table=torch.float32, source="x")
@@ -360,3 +372,14 @@ def test_graphs_give_what_the_solver_gives(chunked: bool) -> None:
     assert len(flow._graphs._kept) == 1
     for i, n in enumerate([60, 12, 37]):
         close(graphed[i, :2 * n].cpu(), make()(*row(batch([60, 12, 37], [20, 0, 11]), i), chunked=chunked)[0], 1e-3)
+
+
+@pytest.mark.gpu
+def test_integers_on_cuda_are_those_of_the_file() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    flow = make(device=torch.device("cuda"), dtype=torch.bfloat16, precision="int8")
+    saved = random_flow_state(CONFIG, 0)["decoder.estimator.transformer_blocks.0.ff.ff.2.weight"]
+    whole, scale = quantize_rows(saved)
+    assert torch.equal(flow.dit.blocks[0].down.weight.cpu(), whole)
+    torch.testing.assert_close(flow.dit.blocks[0].down.scale.cpu(), scale)

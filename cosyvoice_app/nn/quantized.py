@@ -7,20 +7,21 @@ loses more.
 
 On a CPU the product runs in FBGEMM's int8 kernel, which wants integer activations too. The kernel adds pairs of 8 x 8
 bit products in 16 bits and saturates, so activations may use 7 bits only, far too few for a language model's outliers.
-So every row of activations is given to it twice (`passes=2`): rounded to 7 bits of its own largest magnitude, and what
+So every row of activations is given to it twice: rounded to 7 bits of its own largest magnitude, and what
 the rounding left, again in 7 bits. Together that is one part in 16 000, far below the error of the weights. With one
 row the kernel is bound by reading the weights and the second half costs nothing that could be measured; with 4 rows it
-costs two fifths, with 128 as much again. With `passes=1` the rest is dropped, and the product is 1.8 to 2.0 % off.
+costs two fifths, with 128 as much again. Without it the product would be 1.8 to 2.0 % off.
 
 Scales are of one row, never of the batch, and the sums are of integers, so a row's result is the same to the bit
 whatever else is in the batch.
 
-Elsewhere (CUDA, or a CPU without FBGEMM) the integers are turned into the activations' dtype for each product.
+Elsewhere (CUDA, or a CPU without FBGEMM) there is no integer kernel here: each product first turns the whole matrix
+back into floats, multiplied by its scales in float32 and then rounded to the activations' dtype. That saves memory, not
+time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,13 +69,10 @@ def _pack(whole: Tensor, scales: Tensor) -> Any:
 class Int8Linear(nn.Module):
     """x [..., in] -> [..., out], in x's dtype. Lives on the device it was made on."""
 
-    def __init__(self, whole: Tensor, scale: Tensor, bias: Tensor | None, *, passes: int = 2) -> None:
-        """`whole` int8 [out, in], `scale` float32 [out], `bias` [out]; `passes` is 1 or 2, see above."""
+    def __init__(self, whole: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+        """`whole` int8 [out, in], `scale` float32 [out], `bias` float32 [out]."""
         super().__init__()
-        if passes not in (1, 2):
-            raise ValueError(f"passes must be 1 or 2, not {passes}")
         self.out_features, self.in_features = whole.shape
-        self.passes = passes
         self.packed = _pack(whole, scale) if has_int8_kernel(whole.device) else None
         self.weight: Tensor | None
         self.scale: Tensor | None
@@ -85,36 +83,31 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias", bias)
 
     @staticmethod
-    def from_linear(linear: nn.Linear, *, passes: int = 2) -> Int8Linear:
+    def from_linear(linear: nn.Linear) -> Int8Linear:
+        """From float32 weights: others were rounded once already."""
         whole, scale = quantize_rows(linear.weight.detach())
         bias = linear.bias.detach() if linear.bias is not None else None
-        return Int8Linear(whole, scale, bias, passes=passes)
-
-    def dequantized(self) -> Tensor:
-        """The matrix [out, in] as it is applied, float32."""
-        if self.packed is not None:
-            return torch.ops.quantized.linear_unpack(self.packed)[0].dequantize()
-        assert self.weight is not None and self.scale is not None
-        return self.weight.float() * self.scale[:, None]
+        return Int8Linear(whole, scale, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed is not None:
             out = self._in_integers(x.reshape(-1, self.in_features).float())
             return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+        return F.linear(x, self._as_floats(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+    def _as_floats(self, dtype: torch.dtype) -> Tensor:
         assert self.weight is not None and self.scale is not None
-        out = F.linear(x, self.weight.to(x.dtype)) * self.scale.to(x.dtype)
-        return out if self.bias is None else out + self.bias.to(x.dtype)
+        matrix = torch.empty(self.weight.shape, dtype=dtype, device=self.weight.device)
+        # Computed in float32 and rounded while it is written, without a float32 copy of the matrix in between.
+        return torch.mul(self.weight, self.scale[:, None], out=matrix)
 
     def _in_integers(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
         step = x.abs().amax(1, keepdim=True).clamp_min_(torch.finfo(torch.float32).tiny * COARSE).div_(COARSE)
         fine = x / step
         coarse = fine.round()
-        if self.passes == 1:
-            out = self._product(coarse)
-        else:
-            both = self._product(torch.cat((coarse, fine.sub_(coarse).mul_(FINE))))
-            out = torch.add(both[:rows], both[rows:], alpha=1.0 / FINE)
+        both = self._product(torch.cat((coarse, fine.sub_(coarse).mul_(FINE))))
+        out = torch.add(both[:rows], both[rows:], alpha=1.0 / FINE)
         return out.mul_(step) if self.bias is None else torch.addcmul(self.bias, out, step)
 
     def _product(self, integers: Tensor) -> Tensor:
@@ -136,12 +129,3 @@ class Int8Embedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.weight[ids].float() * self.scale[ids, None]
-
-
-def quantize_linears(module: nn.Module, *, skip: Callable[[str], bool], passes: int = 2) -> None:
-    """Replace, in place and one at a time, every `nn.Linear` in `module` whose full name `skip` doesn't accept."""
-    for name, part in list(module.named_modules()):
-        for child_name, child in list(part.named_children()):
-            full = f"{name}.{child_name}" if name else child_name
-            if isinstance(child, nn.Linear) and not skip(full):
-                setattr(part, child_name, Int8Linear.from_linear(child, passes=passes))

@@ -1,7 +1,7 @@
 """The DiT estimator: how the noisy mel should move at time t, given the tokens' features, the prompt and the speaker.
 
 Architecture: a diffusion transformer (Peebles & Xie 2022, arXiv:2212.09748) in the shape of F5-TTS (arXiv:2410.06885).
-Sizes and quirks are those of Fun-CosyVoice3, section 5.1 of the checkpoint notes; two of them matter here:
+Sizes and quirks are those of upstream's cosyvoice/flow/DiT (dit.py, modules.py); two of them matter here:
 
 - Rotary positions turn only the first head: upstream rotates before the heads are split. The weights were trained so.
 - Time enters only through scales and shifts (adaLN), the same for every row and frame. They are worked out once for a

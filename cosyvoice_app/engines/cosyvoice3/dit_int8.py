@@ -1,4 +1,4 @@
-"""The DiT's matrices in 8-bit integers on a CPU.
+"""The DiT's matrices in 8-bit integers on a CPU. (On CUDA they are `nn.quantized.Int8Linear`, which computes the same.)
 
 A flow's product has hundreds of rows. There the integer kernel of `nn.quantized` is slow: at 900 rows on two AVX2 cores
 it takes 1.7 to 2 times as long as fp32 (two passes), or as long as fp32 and 1.7 % off (one pass). Turning the matrix

@@ -4,7 +4,8 @@ Conditional flow matching (Lipman et al. 2022, arXiv:2210.02747) with a DiT as e
 same for every request, ten Euler steps with classifier-free guidance (arXiv:2207.12598) lead to the mel. The
 prompt's tokens stand before the speech's and its mel is given, so that the model goes on in its voice.
 
-Section 5 of the checkpoint notes is the reference. Time-major throughout; rows are right-padded.
+The reference is upstream's cosyvoice/flow/flow.py (`CausalMaskedDiffWithDiT`) and flow_matching.py. Time-major
+throughout; rows are right-padded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ NOISE_SEED = 0
 MAX_STEPS = 50
 DTYPES = {"fp32": (torch.float32,), "bf16": (torch.bfloat16,), "fp16": (torch.float16,),
           "int8": (torch.float32, torch.bfloat16, torch.float16)}
-"""Precisions, and what products may be computed in on CUDA. With int8 the big matrices are kept as 8-bit integers."""
+"""Precisions, and what products may be computed in on CUDA. With int8 the big matrices are kept as 8-bit integers; on
+CUDA that saves memory only, since each product first turns its matrix back into floats."""
 
 
 class Flow(nn.Module):
@@ -46,7 +48,8 @@ class Flow(nn.Module):
         self.dit = DiT(config)
         self.rows_together: bool | None = None
         """Whether rows of differing lengths run as one padded batch. None: on CUDA, where a wide batch is what fills
-        the device; on a CPU one row does, and padding would be work for nothing."""
+        the device; on a CPU one row does, and padding would be work for nothing. Set only by tests, which so hold what
+        CUDA runs to its law (a row of a batch is the row alone) on a CPU."""
         self._noise: Tensor | None = None
         self._rotary: Tensor | None = None
         self._graphs = Graphs()
@@ -67,7 +70,8 @@ class Flow(nn.Module):
             raise ConfigError(f"The flow can't run at precision {precision} with {dtype}. Allowed: {allowed}.")
         dtype = torch.float32 if device.type == "cpu" else dtype
         flow = cls._plain(state, config, device=device, dtype=dtype, source=source,
-                          table=torch.float32 if precision == "fp32" else torch.float16)
+                          table=torch.float32 if precision == "fp32" else torch.float16,
+                          matrices=torch.float32 if precision == "int8" else None)  # integers of unrounded weights
         for block in flow.dit.blocks:
             for name in ("qkv", "out", "up", "down"):
                 linear = getattr(block, name)
@@ -77,11 +81,11 @@ class Flow(nn.Module):
 
     @classmethod
     def _plain(cls, state: dict[str, Tensor], config: FlowConfig, *, device: torch.device, dtype: torch.dtype,
-               table: torch.dtype, source: str) -> Flow:
-        """The flow with plain matrices."""
+               table: torch.dtype, source: str, matrices: torch.dtype | None = None) -> Flow:
+        """The flow with plain matrices. For the types see `from_official`."""
         with torch.device("meta"):
             flow = cls(config)
-        tensors = from_official(state, config, source, dtype=dtype, table=table)
+        tensors = from_official(state, config, source, dtype=dtype, table=table, matrices=matrices)
         materialise(flow, tensors, source, device=device, remedy=REMEDY)
         flow.dit.compute_dtype = dtype
         return flow

@@ -67,18 +67,19 @@ def _check(state: Mapping[str, Tensor], config: FlowConfig, source: str) -> None
 
 
 def from_official(state: Mapping[str, Tensor], config: FlowConfig, source: str, *, dtype: torch.dtype,
-                  table: torch.dtype) -> dict[str, Tensor]:
-    """The tensors of `Flow` under its names. The big products' are in `dtype`; those that make scales and shifts of the
-    time (40 % of all, used once a schedule, and then in fp32) are kept in `table`; the rest is fp32.
+                  table: torch.dtype, matrices: torch.dtype | None = None) -> dict[str, Tensor]:
+    """The tensors of `Flow` under its names. The big products' are in `dtype`, or the blocks' matrices in `matrices`
+    where these are to be made smaller afterwards; the matrices that make scales and shifts of the time (40 % of all,
+    used once a schedule, and then in fp32) are kept in `table`; the rest is fp32.
 
     `state` is left as it is. Raises AssetError that lists names and shapes at fault, as the file names them.
     """
     _check(state, config, source)
-    return dict(_map(state, config, dtype, table))
+    return dict(_map(state, config, dtype, table, matrices or dtype))
 
 
-def _map(state: Mapping[str, Tensor], config: FlowConfig, dtype: torch.dtype, table: torch.dtype
-         ) -> Iterator[tuple[str, Tensor]]:
+def _map(state: Mapping[str, Tensor], config: FlowConfig, dtype: torch.dtype, table: torch.dtype,
+         matrices: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     mels = config.mels
 
     def layer(to: str, name: str, kind: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
@@ -102,10 +103,10 @@ def _map(state: Mapping[str, Tensor], config: FlowConfig, dtype: torch.dtype, ta
         theirs, ours = f"{_DIT}transformer_blocks.{n}.", f"dit.blocks.{n}."
         for part in ("weight", "bias"):
             qkv = torch.cat([state[f"{theirs}attn.to_{p}.{part}"] for p in "qkv"])
-            yield f"{ours}qkv.{part}", qkv.to(dtype)
-        yield from layer(f"{ours}out", f"{theirs}attn.to_out.0", dtype)
-        yield from layer(f"{ours}up", f"{theirs}ff.ff.0.0", dtype)
-        yield from layer(f"{ours}down", f"{theirs}ff.ff.2", dtype)
+            yield f"{ours}qkv.{part}", qkv.to(matrices)
+        yield from layer(f"{ours}out", f"{theirs}attn.to_out.0", matrices)
+        yield from layer(f"{ours}up", f"{theirs}ff.ff.0.0", matrices)
+        yield from layer(f"{ours}down", f"{theirs}ff.ff.2", matrices)
         yield from layer(f"{ours}modulation", f"{theirs}attn_norm.linear", table)
     yield from layer("dit.modulation", f"{_DIT}norm_out.linear")
     yield from layer("dit.to_mel", f"{_DIT}proj_out")
