@@ -54,6 +54,8 @@ from cosyvoice_app.types import (
 from cosyvoice_app.voices.cache import VoiceCache
 
 SPEED_MIN, SPEED_MAX = 0.5, 2.0
+INSTRUCT_MAX_CHARS = 500
+PROMPT_TEXT_MAX_CHARS = 1000
 
 OnChunk = Callable[[Audio, int], None]
 """Called with finished audio, in order, and the index of its segment: a whole segment and the pause after it or, of a
@@ -110,8 +112,11 @@ def plan(clip: PromptClip, text: str, *, seed: int, max_chars: int, transcript: 
          pronunciations: Pronunciations = NONE) -> Job:
     """Prepare a request for an engine that can do `engine` (None: unknown yet, so the default lengths are used).
 
-    Raises TextError for text that can't be spoken, BadInput for a seed or speed out of range.
+    Raises TextError for text that can't be spoken, BadInput for a seed or speed out of range and for words of the clip
+    or an instruction that are too long.
     """
+    transcript = bounded(transcript, "prompt_text", PROMPT_TEXT_MAX_CHARS)
+    instruct = bounded(instruct, "instruct", INSTRUCT_MAX_CHARS)
     if not SEED_MIN <= seed <= SEED_MAX:
         raise BadInput(f"The seed is {seed}; allowed: {SEED_MIN} to {SEED_MAX}, or blank for a random one.",
                        param="seed")
@@ -124,10 +129,18 @@ def plan(clip: PromptClip, text: str, *, seed: int, max_chars: int, transcript: 
                                languages=languages)
     missing = unspoken(front.segments, engine) if engine else ()
     return Job(
-        clip=clip, segments=front.segments, intent=parse_instruct(instruct.strip()), seed=seed,
+        clip=clip, segments=front.segments, intent=parse_instruct(instruct), seed=seed,
         transcript=words.text, speed=speed, refine=refine,
         warnings=(*clip.warnings, *words.warnings, *front.warnings, *missing),
     )
+
+
+def bounded(raw: str | None, param: str, limit_chars: int) -> str:
+    """`raw` without spaces at its ends. Raises BadInput naming `param` when that is longer than `limit_chars`."""
+    text = (raw or "").strip()
+    if len(text) > limit_chars:
+        raise BadInput(f"{param} has {len(text)} characters; at most {limit_chars} are allowed.", param=param)
+    return text
 
 
 def segment_seed(seed: int, index: int) -> int:
@@ -236,8 +249,7 @@ class Pipeline:
 
     def _warnings(self, job: Job, unspoken: tuple[str, ...], voice: Voice, style: Style) -> tuple[str, ...]:
         warnings = [*job.warnings, *unspoken, *voice.warnings, *style.warnings]
-        instructed = bool(job.intent.text) and "free" in self._engine.capabilities.instruct
-        if self._engine.capabilities.needs_transcript and not (job.transcript or instructed):
+        if self._engine.capabilities.needs_transcript and not (job.transcript or style.displaces_words):
             warnings.append("This engine copies a voice more closely with the clip's words: type what is said in it.")
         return tuple(dict.fromkeys(warnings))
 

@@ -121,7 +121,8 @@ class Intent:
     """What an instruct text asks for, engine-independent. Factors are relative: 1.0 changes nothing.
 
     `unmet` quotes the parts that were understood but that no factor here expresses (dialects, roles) and the parts
-    that were not understood; each engine says in a warning what it can't do.
+    that were not understood; each engine says in a warning what it can't do. With `emotion_only` the factors are what
+    the cues of `emotion` give, however strong, and nothing else was asked of the prosody.
     """
 
     speed: float = 1.0
@@ -129,6 +130,7 @@ class Intent:
     pitch_range: float = 1.0
     loudness_db: float = 0.0
     emotion: str | None = None
+    emotion_only: bool = False
     dialect: str | None = None
     role: str | None = None
     unmet: tuple[str, ...] = ()
@@ -162,10 +164,14 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a style encoder made of an Intent; `payload` belongs to the engine. `warnings` say what it can't do."""
+    """What a style encoder made of an Intent; `payload` belongs to the engine. `warnings` say what it can't do.
+
+    `displaces_words`: the engine doesn't use the clip's words beside this style.
+    """
 
     payload: Any
     warnings: tuple[str, ...] = ()
+    displaces_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from cosyvoice_app.engines.cosyvoice3.config import MAX_SILENT_RUN, SILENT_TOKEN
 from cosyvoice_app.engines.cosyvoice3.hops import FIRST_LEAST_TOKENS, GRID_TOKENS, HOP_MOST_TOKENS, Hops
 from cosyvoice_app.engines.cosyvoice3.instructions import instruction
 from cosyvoice_app.engines.cosyvoice3.silence import SilenceFilter
+from cosyvoice_app.engines.cosyvoice3.speak import CosyVoice3StyleEncoder
 from cosyvoice_app.engines.cosyvoice3.tempo import Tempo, apply
 from cosyvoice_app.text.instruct import OFFICIAL, parse_instruct
 
@@ -94,6 +95,9 @@ def test_official_sentences_go_to_the_model_as_they_are(sentence: str) -> None:
     ("sadly", "请非常伤心地说一句话。"),
     ("大声一点", "Please say a sentence as loudly as possible."),
     ("softly", "Please say a sentence in a very soft voice."),
+    ("非常开心", "请非常开心地说一句话。"), ("as happy as possible", "请非常开心地说一句话。"),
+    ("有点伤心", "请非常伤心地说一句话。"), ("非常生气，很愤怒", "请非常生气地说一句话。"),
+    ("特别用四川话说", "请用四川话表达。"), ("像机器人一样说", "你可以尝试用机器人的方式解答吗？"),
     ("用机器人的声音说", "你可以尝试用机器人的方式解答吗？"), ("小猪佩奇的风格", "我想体验一下小猪佩奇风格，可以吗？"),
 ])
 def test_a_wish_is_put_in_the_words_the_model_knows(asked: str, sentence: str) -> None:
@@ -111,12 +115,38 @@ def test_a_change_of_speed_alone_is_a_factor(asked: str, faster: bool) -> None:
     ("speak gently", "speak gently."), ("用四川话开心地说", "用四川话开心地说。"),
     ("用四川话快一点说", "用四川话快一点说。"),
     ("像播音员那样说!", "像播音员那样说!"), ("happily, like a pirate", "happily, like a pirate."),
+    ("happily and very slowly", "happily and very slowly."), ("开心，但是小声一点", "开心，但是小声一点。"),
+    ("happy, fast and very loud", "happy, fast and very loud."), ("sad, high pitched", "sad, high pitched."),
+    ("Speak slowly and sadly.", "Speak slowly and sadly."), ("开心地大声说", "开心地大声说。"),
+    ("生气，平淡一点", "生气，平淡一点。"),
+    ("as happy as possible, more expressive", "as happy as possible, more expressive."),
+    ("又伤心又生气", "又伤心又生气。"), ("开心但不要太开心", "开心但不要太开心。"),
+    ("开心地说，音调低一点，音调高一点", "开心地说，音调低一点，音调高一点。"),
+    ("不要像机器人一样说", "不要像机器人一样说。"), ("don't sound like a robot", "don't sound like a robot."),
     ("a little louder", "a little louder."), ("用火星口音说", "用火星口音说。"),
 ])
 def test_other_wording_goes_as_typed_with_a_warning_that_quotes_it(asked: str, sentence: str) -> None:
     made = instruction(parse_instruct(asked))
     assert (made.sentence, made.speed) == (sentence, 1.0)
     assert len(made.warnings) == 1 and f'"{asked}"' in made.warnings[0] and "tuned on" in made.warnings[0]
+
+
+@pytest.mark.parametrize(("asked", "speed", "given", "warned"), [
+    ("非常慢", 0.5, 0.5, "Speed 0.38 was held to 0.50"),
+    ("as fast as possible", 2.0, 2.0, "Speed 2.99 was held to 2.00"),
+    ("慢一点", 1.0, 0.83, ""), ("用四川话说", 0.5, 0.5, ""), ("", 2.0, 2.0, ""),
+])
+def test_the_speed_stays_within_what_is_clear(asked: str, speed: float, given: float, warned: str) -> None:
+    style = CosyVoice3StyleEncoder().encode(parse_instruct(asked), speed=speed)
+    assert style.payload.speed == pytest.approx(given)
+    assert len(style.warnings) == bool(warned) and all(warned in warning for warning in style.warnings)
+
+
+@pytest.mark.parametrize(("asked", "displaced"), [
+    ("", False), ("慢一点", False), ("用四川话说", True), ("happily and very slowly", True),
+])
+def test_only_a_sentence_displaces_the_clip_s_words(asked: str, displaced: bool) -> None:
+    assert CosyVoice3StyleEncoder().encode(parse_instruct(asked), speed=1.0).displaces_words == displaced
 
 
 def test_no_wish_is_no_instruction() -> None:

@@ -27,9 +27,17 @@ from cosyvoice_app.errors import (
     TextError,
     is_out_of_memory,
 )
-from cosyvoice_app.pipeline import Job, Pipeline, Spoken, plan, segment_seed
+from cosyvoice_app.pipeline import (
+    INSTRUCT_MAX_CHARS,
+    PROMPT_TEXT_MAX_CHARS,
+    Job,
+    Pipeline,
+    Spoken,
+    plan,
+    segment_seed,
+)
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import Audio, Intent, Progress, PromptClip, Row, Segment, Text, Utterance
+from cosyvoice_app.types import Audio, Intent, Progress, PromptClip, Row, Segment, Style, Text, Utterance
 from cosyvoice_app.voices.cache import VoiceCache
 
 THREE_SENTENCES = "The first sentence is here. The second one follows it closely. And the third one ends the text. " * 2
@@ -204,6 +212,32 @@ def test_numbers_out_of_range_are_refused_with_the_range(p0: PromptClip, field: 
     with pytest.raises(BadInput, match="allowed") as caught:
         job(p0, **{field: value})
     assert caught.value.param == field
+
+
+@pytest.mark.parametrize(("argument", "param", "most"), [
+    ("instruct", "instruct", INSTRUCT_MAX_CHARS), ("transcript", "prompt_text", PROMPT_TEXT_MAX_CHARS),
+])
+def test_words_beside_the_text_are_refused_by_their_own_name(
+    p0: PromptClip, argument: str, param: str, most: int
+) -> None:
+    assert job(p0, **{argument: " " + "慢" * most + "\n"})
+    with pytest.raises(BadInput, match=f"{param} has {most + 1} characters; at most {most}") as caught:
+        job(p0, **{argument: "慢" * (most + 1)})
+    assert caught.value.param == param and not isinstance(caught.value, TextError)
+
+
+@pytest.mark.parametrize("displaces", [False, True])
+def test_the_clip_s_words_are_asked_for_where_they_would_be_used(p0: PromptClip, displaces: bool) -> None:
+    class Styles:
+        def encode(self, intent: Intent, *, speed: float) -> Style:
+            return Style(None, displaces_words=displaces)
+
+    engine = QuickTone()
+    engine.capabilities = dataclasses.replace(engine.capabilities, needs_transcript=True)
+    engine.style_encoder = Styles()  # type: ignore[assignment]
+    asked = [any("type what is said in it" in warning for warning in run(job(p0, **words), engine).warnings)
+             for words in ({"instruct": "慢一点"}, {"transcript": "The words."})]
+    assert asked == [not displaces, False]
 
 
 def test_segment_seeds_differ_and_are_fixed_for_ever() -> None:

@@ -93,3 +93,27 @@ def test_events_are_told_where_the_engine_has_none() -> None:
     assert len(said) == 4 and '"[breath]"' in said[0] and '"</strong>"' in said[2]
     assert unspoken(segments, COSYVOICE3) == ()
     assert len(unspoken(segments, replace(LITE, events=("breath", "laughter")))) == 2
+
+
+@pytest.mark.parametrize("words", ["สวัสดีครับ", "مرحبا بالعالم", "नमस्ते दुनिया", "שלום", "Καλημέρα κόσμε", "გამარჯობა"])
+def test_letters_of_no_language_of_the_engine_are_told_with_their_sentence(words: str) -> None:
+    segments = prepare(f"Hello there. {words}. 再见。", languages=COSYVOICE3.languages).segments
+    (notice,) = unspoken(segments, COSYVOICE3)
+    assert notice.startswith(f'"{words}." has letters') and "misread" in notice
+    assert unspoken(segments, LITE) == ()  # tells itself what it left out
+    without_russian = replace(COSYVOICE3, languages=("zh", "en", "ja"))
+    assert len(unspoken(prepare("Привет, мир.").segments, without_russian)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Größe, café, œuvre, ñ.", "Tiếng Việt đẹp.", "Привет, мир.", "안녕하세요.", "人々、時々、ラーメーン、ヵ月、ｱｲｳｰ。",
+     "优の良品很好吃。", "π ≈ 3.14, αβγ 射线, 5 μm, ℵ.", "x²³ ①② ＡＢＣ", "[h][ào] [breath] 😀"],
+)  # fmt: skip
+def test_letters_of_the_engine_s_languages_and_signs_are_not_told(text: str) -> None:
+    assert unspoken(prepare(text, languages=COSYVOICE3.languages).segments, COSYVOICE3) == ()
+
+
+def test_a_greek_word_is_no_row_of_signs() -> None:
+    (segment,) = prepare("Καλημέρα κόσμε, αβ, π").segments
+    assert segment.text == "Καλημέρα κόσμε, 阿尔法贝塔, 派"

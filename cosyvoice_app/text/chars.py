@@ -8,6 +8,7 @@ import unicodedata
 HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af\u3007"
 KANA = r"\u3041-\u3096\u30a1-\u30fa\u30fd-\u30ff\u31f0-\u31ff\uff66-\uff9d"
 HANGUL = r"\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
+GREEK = r"\u0370-\u03ff\u1f00-\u1fff"
 CYRILLIC = r"\u0400-\u052f"
 LATIN = r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
 

@@ -19,7 +19,7 @@ from cosyvoice_app.text.split import split
 from cosyvoice_app.types import Arpabet, Language, Pause, Piece, Pinyin, Segment, SplitLimits, Text
 
 DEFAULT_LIMITS = SplitLimits()
-NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one word in English or Chinese."
+NOTHING_TO_SPEAK = "There is nothing to speak in the text. Type at least one word."
 
 
 @dataclass(frozen=True, slots=True)

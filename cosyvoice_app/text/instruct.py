@@ -32,6 +32,8 @@ _STRENGTHS = tuple((_word(pattern), strength) for pattern, strength in w.STRENGT
 _INTENSIFIERS = _word(f"{w.MOST}|{w.MUCH}|{w.LITTLE}|{w.NOT}")
 _NEGATION = re.compile(rf"(?:{w.NOT})\s*(?:{w.MUCH})?\s*$", re.IGNORECASE)
 _OTHER_ACCENT = re.compile(w.OTHER_ACCENT, re.IGNORECASE)
+_NAMES = "|".join(map(re.escape, (*w.DIALECT_NAMES, *w.ROLES)))
+_REFUSED = re.compile(rf"(?<![A-Za-z特])(?:{w.NOT})(?![A-Za-z]).*(?:{_NAMES})", re.IGNORECASE)
 _FILLER = re.compile(w.FILLER, re.IGNORECASE)
 _CLAUSES = re.compile(r"[，,。.；;！!？?\n]|但是?|\bbut\b")
 _TAKEN = "\x00"
@@ -64,13 +66,15 @@ def parse_instruct(text: str) -> Intent:
     if not asked:
         return Intent()
     left = re.sub(r"[’‘]", "'", asked).replace(_TAKEN, " ")
+    refused = [clause.strip() for clause in _CLAUSES.split(left) if _REFUSED.search(clause)]
     dialect, left = _take_name(left, w.DIALECT_NAMES)
     role, left = _take_name(left, w.ROLES)
-    unmet = [name for name in (dialect, role) if name]
+    unmet = [*(name for name in (dialect, role) if name), *refused]
     unmet += _OTHER_ACCENT.findall(left)
     left = _OTHER_ACCENT.sub(" ", left)
     speed, pitch, span, loudness = 1.0, 0.0, 1.0, 0.0
     emotion: str | None = None
+    found: set[str | None] = set()
     for clause in _CLAUSES.split(left):
         rest = clause
         for pattern, change in _CUES:
@@ -83,6 +87,7 @@ def parse_instruct(text: str) -> Intent:
             pitch += change.pitch * strength
             loudness += change.loudness * strength
             emotion = emotion or (change.emotion if strength > 0 else None)
+            found.add(change.emotion if strength > 0 else None)
             rest = rest[: match.start()] + _TAKEN + rest[match.end() :]
         unmet += _not_understood(rest)
     return Intent(
@@ -91,6 +96,7 @@ def parse_instruct(text: str) -> Intent:
         pitch_range=_clamp(span, RANGE_RANGE),
         loudness_db=_clamp(loudness, LOUDNESS_RANGE_DB),
         emotion=emotion,
+        emotion_only=emotion is not None and found == {emotion},
         dialect=dialect,
         role=role,
         unmet=tuple(dict.fromkeys(unmet)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cosyvoice_app.text import numbers as n
-from cosyvoice_app.text.chars import HAN
+from cosyvoice_app.text.chars import GREEK, HAN
 from cosyvoice_app.text.rule import DIGITS, Match, Rule, before, each, rule, says
 from cosyvoice_app.text.units import SYMBOLS, UNITS
 
@@ -51,6 +51,21 @@ def _zh_scientific(m: Match) -> str:
 
 def _en_scientific(m: Match) -> str:
     return f"{n.en_number(m[1])} times ten to the power of {_en_exponent(m[2])}"
+
+
+_GREEK_BEFORE, _GREEK_AFTER = re.compile(rf"[{GREEK}]*\Z"), re.compile(rf"[{GREEK}]*")
+_LONGEST_WORD = 40
+
+
+def _sign(m: Match, which: int) -> str:
+    """Greek letters are named, unless they stand in a word: that has letters which are no signs, as in κόσμε."""
+    start, end = m.span()
+    left = _GREEK_BEFORE.search(m.string[max(0, start - _LONGEST_WORD) : start])
+    right = _GREEK_AFTER.match(m.string[start : end + _LONGEST_WORD])
+    run = (left[0] if left else "") + (right[0] if right else "")
+    if len(run) > 2 and not set(run) <= SYMBOLS.keys():
+        return m[0]
+    return SYMBOLS[m[0]][which]
 
 
 MATHS: tuple[Rule, ...] = (
@@ -153,8 +168,8 @@ SIGNS: tuple[Rule, ...] = (
     rule(r"(?<=[A-Za-z])\+\+", *says("加加", " plus plus"), "+"),
     rule(
         "|".join(re.escape(s) for s in sorted(SYMBOLS, key=len, reverse=True) if s not in "<>"),
-        lambda m: SYMBOLS[m[0]][0],
-        lambda m: SYMBOLS[m[0]][1],
+        lambda m: _sign(m, 0),
+        lambda m: _sign(m, 1),
         "".join(SYMBOLS),
     ),
     rule(

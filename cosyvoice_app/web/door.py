@@ -7,13 +7,11 @@ import secrets
 from typing import Any, Literal
 
 from cosyvoice_app.errors import BadInput
-from cosyvoice_app.pipeline import SPEED_MAX, SPEED_MIN
+from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, PROMPT_TEXT_MAX_CHARS, SPEED_MAX, SPEED_MIN, bounded
 from cosyvoice_app.serving.request import SynthesisRequest
 from cosyvoice_app.text.pronunciations import Pronunciations, from_request
 from cosyvoice_app.types import SEED_MAX, SEED_MIN, PromptClip, Refine
 
-INSTRUCT_MAX_CHARS = 500
-PROMPT_TEXT_MAX_CHARS = 1000
 PRONUNCIATIONS_MAX_CHARS = 60_000
 REFINES: tuple[Refine, ...] = ("off", "fast", "full")
 
@@ -89,8 +87,8 @@ def make_request(
     return SynthesisRequest(
         clip=clip,
         text=text,
-        prompt_text=_bounded(prompt_text, "prompt_text", PROMPT_TEXT_MAX_CHARS),
-        instruct=_bounded(instruct, "instruct", INSTRUCT_MAX_CHARS),
+        prompt_text=bounded(prompt_text, "prompt_text", PROMPT_TEXT_MAX_CHARS),
+        instruct=bounded(instruct, "instruct", INSTRUCT_MAX_CHARS),
         seed=settled_seed,
         seed_was_random=was_random,
         speed=settle_speed(speed),
@@ -99,13 +97,6 @@ def make_request(
         stream=stream,
         source=source,
     )
-
-
-def _bounded(raw: str | None, param: str, limit: int) -> str:
-    text = (raw or "").strip()
-    if len(text) > limit:
-        raise BadInput(f"{param} has {len(text)} characters; at most {limit} are allowed.", param=param)
-    return text
 
 
 def _real(raw: Any) -> float | None:

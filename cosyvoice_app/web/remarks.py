@@ -60,6 +60,14 @@ _REMARKS = (
         r"This part of the instruction was not understood and has no effect: (.*)\.",
         "以下要求未能理解，不起作用：{0}。",
     ),
+    _Remark(
+        r'"(.*)" is not one of the instructions this model was tuned on; it may not follow it\.',
+        "“{0}”不在该模型训练过的指令之列，效果可能不符合要求。",
+    ),
+    _Remark(
+        r'"(.*)" has letters that none of this engine\'s languages is written in; it may be misread\.',
+        "“{0}”中有当前引擎所支持的语言都不使用的文字，可能读错。",
+    ),
     _Remark(r"Speed (.*) was held to (.*), the most that stays clear\.", "语速 {0} 已限制为 {1}，以保证清晰。"),
     _Remark(
         r"The clip's words have about (\d+) syllables?, and (.*) s of the clip are speech: (.*) a second, too many to "
@@ -85,13 +93,25 @@ _REMARKS = (
         "填写片段的原文，当前引擎会更接近原声。",
     ),
     _Remark(
-        r"There is nothing to speak in the text\. Type at least one word in English or Chinese\.",
-        "文字中没有可以朗读的内容。请至少输入一个中文字或英文单词。",
+        r"There is nothing to speak in the text\. Type at least one word\.",
+        "文字中没有可以朗读的内容。请至少输入一个词。",
     ),
     _Remark(
         r"The text is (\d+) characters long; the limit is (\d+)\. Shorten it, or speak it in parts\.",
         "文字有 {0} 个字符，最多 {1} 个。请缩短，或分几次生成。",
     ),
+    _Remark(
+        r'The model said nothing for "(.*)"\. Nothing was saved\. Try another seed, or type the clip\'s words\.',
+        "模型没有读出“{0}”，未保存任何内容。请换一个种子，或填写片段的原文。",
+    ),
+    _Remark(
+        r"The text is too long for the language model: (\d+) text tokens, (\d+) tokens of the clip and up to (\d+) to "
+        r"be spoken need (\d+) positions, and (\d+) are there\. Shorten the text or the clip\.",
+        "文字超出语言模型的长度：文字 {0} 个单元、片段 {1} 个、最多读出 {2} 个，共需 {3} 个位置，"
+        "而只有 {4} 个。请缩短文字或片段。",
+    ),
+    _Remark(r"prompt_text has (\d+) characters; at most (\d+) are allowed\.", "片段原文有 {0} 个字符，最多 {1} 个。"),
+    _Remark(r"instruct has (\d+) characters; at most (\d+) are allowed\.", "指令有 {0} 个字符，最多 {1} 个。"),
 )
 _COMPILED = tuple((re.compile(remark.english, re.DOTALL), remark.chinese) for remark in _REMARKS)
 _OF_THE_CLIP = "In the clip's words: "

@@ -4,9 +4,9 @@
     cross-lingual  [] [system sentence, end of prompt, text]                      no speech tokens
     instruct       [system sentence, instruction, end of prompt] [text]           no speech tokens, none of the words
 
-Source: checkpoint spec 2.3. The end-of-prompt token is put here as an id; nothing a person types can become one,
-because typed text is encoded as plain text. The clip's words never stand beside an instruction: a model given both
-reads the instruction out, or the words.
+Source: cosyvoice/cli/frontend.py of the official code, and docs/cosyvoice3.md. The end-of-prompt token is put here as
+an id; nothing a person types can become one, because typed text is encoded as plain text. The clip's words never stand
+beside an instruction: a model given both reads the instruction out, or the words.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """From what was asked for to the sentence that the language model was tuned on, or to a speed.
 
-The model takes an instruction as a sentence before the text. It was tuned on a few dozen sentences (checkpoint spec,
-2.3), so a request that means one of them is put in its words; any other wording goes to the model as typed, with a
-warning. A plain change of speed needs no sentence: stretching the mel does exactly what was asked, keeps the pitch, and
-leaves the clip's words in use, which an instruction would displace.
+The model takes an instruction as a sentence before the text. It was tuned on a few dozen sentences (`instruct_list` in
+the official code's cosyvoice/utils/common.py), so a request that means one of them is put in its words; any other
+wording goes to the model as typed, with a warning. A plain change of speed needs no sentence: stretching the mel does
+exactly what was asked, keeps the pitch, and leaves the clip's words in use, which an instruction would displace.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _official(intent: Intent) -> str:
             return ""
         return f"请用{intent.dialect}表达。" if intent.dialect else _ROLES.get(intent.role or "", "")
     if intent.emotion:
-        return _EMOTIONS.get(intent.emotion, "")
+        return _EMOTIONS.get(intent.emotion, "") if intent.emotion_only else ""
     if abs(intent.loudness_db) >= _CLEARLY_DB and _plain(intent, loudness=True):
         return _LOUD if intent.loudness_db > 0 else _SOFT
     return ""

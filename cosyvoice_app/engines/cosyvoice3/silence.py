@@ -1,4 +1,5 @@
-"""Long silences the language model gets stuck in: only the first tokens of a run reach the flow (spec 4.4)."""
+"""Long silences the language model gets stuck in: only the first tokens of a run reach the flow, as in
+the official code's cosyvoice/cli/model.py."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from cosyvoice_app.engines.cosyvoice3.silence import SilenceFilter
 from cosyvoice_app.engines.cosyvoice3.tempo import Tempo, apply
 from cosyvoice_app.engines.cosyvoice3.vocoder_stream import VocoderStream
 from cosyvoice_app.engines.cosyvoice3.voice import ClonedVoice
+from cosyvoice_app.engines.speed import hold_speed
 from cosyvoice_app.errors import BadAudio
 from cosyvoice_app.types import Audio, CancelToken, Intent, Row, Style
 
@@ -56,7 +57,9 @@ class CosyVoice3Style:
 class CosyVoice3StyleEncoder:
     def encode(self, intent: Intent, *, speed: float) -> Style:
         asked = instruction(intent)
-        return Style(CosyVoice3Style(asked.sentence, speed * asked.speed), asked.warnings)
+        allowed, held = hold_speed(speed * asked.speed)
+        return Style(CosyVoice3Style(asked.sentence, allowed), (*asked.warnings, *held),
+                     displaces_words=bool(asked.sentence))
 
 
 class CosyVoice3AcousticModel:

@@ -14,6 +14,7 @@ from cosyvoice_app.engines.lite.acoustic import Encoded
 from cosyvoice_app.engines.lite.model import LiteModel, Prosody, expand_row
 from cosyvoice_app.engines.lite.prosody import Shape, plan_frames, shape_f0
 from cosyvoice_app.engines.lite.voice import LiteVoice
+from cosyvoice_app.engines.speed import hold_speed
 from cosyvoice_app.types import Audio, CancelToken, Intent, Row, Style
 
 SPEECH_RMS = 0.08
@@ -21,7 +22,7 @@ SPEECH_RMS = 0.08
 PEAK = 0.97
 LONGEST_SYMBOLS = 400
 """A pass longer than this is cut at a mark or a space; the text encoder takes 510 at most."""
-SPEED_LIMITS = (0.5, 2.2)
+FASTEST = 2.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,9 @@ class LiteStyleEncoder:
                 + ", ".join(f"“{u}”" for u in others)
                 + "."
             )
-        wanted = speed * intent.speed
-        allowed = float(np.clip(wanted, *SPEED_LIMITS))
-        if allowed != wanted:
-            warnings.append(f"Speed {wanted:.2f} was held to {allowed:.2f}, the most that stays clear.")
+        allowed, held = hold_speed(speed * intent.speed, fastest=FASTEST)
         return Style(
-            LiteStyle(allowed, intent.pitch_semitones, intent.pitch_range, intent.loudness_db), tuple(warnings)
+            LiteStyle(allowed, intent.pitch_semitones, intent.pitch_range, intent.loudness_db), (*warnings, *held)
         )
 
 
