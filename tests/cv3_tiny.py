@@ -83,12 +83,13 @@ def engine(folder: Path, made: Model | None = None, *, precision: str = "fp32", 
 
 
 @torch.inference_mode()
-def chunk_masked(made: Model, row: Row, tokens: tuple[int, ...]) -> np.ndarray:
+def chunk_masked(made: Model, row: Row, tokens: tuple[int, ...], steps: int = 10) -> np.ndarray:
     """The whole segment in one run under the streaming mask: what a stream of it adds up to."""
     voice = row.voice.payload.features
     ids = torch.cat((voice.tokens, torch.tensor(tokens, device=made.device)))[None]
     mel = made.flow(ids, torch.tensor([ids.shape[1]], device=made.device), voice.mel[None],
-                    torch.tensor([len(voice.mel)]), voice.speaker[None], chunked=True)[0, len(voice.mel) :]
+                    torch.tensor([len(voice.mel)]), voice.speaker[None], chunked=True,
+                    steps=steps)[0, len(voice.mel) :]
     mel = apply(mel, row.style.payload.speed)
     wave: np.ndarray = made.vocoder(mel[None], torch.tensor([len(mel)], device=made.device))[0].cpu().numpy()
     return wave

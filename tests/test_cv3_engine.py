@@ -9,7 +9,6 @@ from typing import Any
 import cv3_tiny as tiny
 import numpy as np
 import pytest
-import torch
 
 from cosyvoice_app.engines.base import Engine, StreamingEngine
 from cosyvoice_app.engines.cosyvoice3 import forms
@@ -17,7 +16,6 @@ from cosyvoice_app.engines.cosyvoice3.config import FRAMES_PER_TOKEN, HOP_SAMPLE
 from cosyvoice_app.engines.cosyvoice3.engine import CosyVoice3Engine
 from cosyvoice_app.engines.cosyvoice3.model import Model
 from cosyvoice_app.engines.cosyvoice3.speak import CosyVoice3Streamer, CosyVoice3Style
-from cosyvoice_app.engines.cosyvoice3.tempo import apply
 from cosyvoice_app.engines.cosyvoice3.voice import ClonedVoice
 from cosyvoice_app.errors import BadAudio, Cancelled, TextError
 from cosyvoice_app.pipeline import Job, Pipeline, Spoken, plan
@@ -139,17 +137,6 @@ def test_rows_together_are_rows_alone(engine: CosyVoice3Engine) -> None:
         np.testing.assert_allclose(made.samples, alone.samples, atol=1e-6)
 
 
-@torch.inference_mode()
-def chunk_masked(model: Model, one: Row, tokens: tuple[int, ...]) -> np.ndarray:
-    """The whole segment in one run under the streaming mask."""
-    voice = one.voice.payload.features
-    ids = torch.cat((voice.tokens, torch.tensor(tokens)))[None]
-    mel = model.flow(ids, torch.tensor([ids.shape[1]]), voice.mel[None], torch.tensor([len(voice.mel)]),
-                     voice.speaker[None], chunked=True, steps=STEPS)[0, len(voice.mel) :]
-    mel = apply(mel, one.style.payload.speed)
-    return model.vocoder(mel[None], torch.tensor([len(mel)]))[0].numpy()
-
-
 @pytest.mark.parametrize(("overlaps", "cache_bytes", "prefix_bytes"), [
     (False, 1 << 30, 0), (True, 1 << 30, 0), (False, 1 << 30, 1 << 30), (False, 1 << 20, 1 << 20),
 ])
@@ -165,7 +152,7 @@ def test_a_stream_is_one_run_under_its_mask(
                                   prefix_bytes=prefix_bytes)
     parts = list(streamer.stream(one, cancel=NEVER))
     (tokens,) = engine.acoustic_model.predict([one], cancel=NEVER)
-    whole = chunk_masked(model, one, tokens)
+    whole = tiny.chunk_masked(model, one, tokens, steps=STEPS)
     streamed = np.concatenate([part.samples for part in parts])
     assert len(parts) >= (3 if text is LONG else 1)
     assert len(streamed) == len(whole)

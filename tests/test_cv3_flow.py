@@ -166,6 +166,18 @@ def test_kept_schedules_are_few(flow: Flow) -> None:
     assert len(flow.dit._schedules) <= 4
 
 
+def test_a_settled_flow_gives_the_same_with_less_and_knows_its_steps_only() -> None:
+    given, settled = batch([20], [8]), make()
+    expected = settled(*given, steps=4)
+    values = sum(p.numel() for p in settled.parameters())
+    settled.dit.settle(4)
+    assert torch.equal(settled(*given, steps=4), expected)
+    block = 6 * CONFIG.width * (CONFIG.width + 1)
+    assert values - sum(p.numel() for p in settled.parameters()) == CONFIG.blocks * block
+    with pytest.raises(ConfigError, match=r"loaded for 4 solver steps, not 10.*--flow-steps 10"):
+        settled(*given, steps=10)
+
+
 def test_guidance_mixes_two_velocities() -> None:
     """One step is linear in the velocity, so guidance 0 (told), -1 (untold) and 0.7 lie on a line."""
     given = batch([30], [10])

@@ -72,7 +72,8 @@ class CosyVoice3Engine:
         precision = resolve_precision(settings, chosen)
         make_exact(chosen)
         model = Model.load(folder, device=torch.device(chosen.name), precision=precision,
-                           lm_file=registry.LLM_FILES[settings.llm_weights], progress=progress)
+                           lm_file=registry.LLM_FILES[settings.llm_weights], steps=settings.flow_steps,
+                           progress=progress)
         store = PromptStore(assets.cache_dir(settings.cache) / "voices-cosyvoice3")
         return cls(model, store, device_reason=chosen.reason, precision=precision, steps=settings.flow_steps)
 

@@ -43,10 +43,11 @@ class Model:
 
     @classmethod
     def load(
-        cls, folder: Path, *, device: torch.device, precision: str, lm_file: str, progress: OnProgress
+        cls, folder: Path, *, device: torch.device, precision: str, lm_file: str, steps: int, progress: OnProgress
     ) -> Model:
-        """Read the official directory. `precision` is fp32, bf16, fp16 or int8, of the language model and the flow; the
-        vocoder and the prompt side stay in fp32. Raises AssetError naming what is missing, damaged or different."""
+        """Read the official directory, for a solver of `steps` steps. `precision` is fp32, bf16, fp16 or int8, of the
+        language model and the flow; the vocoder and the prompt side stay in fp32. Raises AssetError naming what is
+        missing, damaged or different."""
         dtype = compute_dtype(precision, device)
         found = files.require(folder, lm_file)
         config, fmax_hz = read_config(found.yaml)
@@ -59,6 +60,8 @@ class Model:
         progress(Progress("loading", 0.6, "flow.pt"))
         flow = Flow.load(read_state(folder / "flow.pt"), config.flow, device=device, dtype=dtype, precision=precision,
                          source=str(folder / "flow.pt"))
+        with torch.inference_mode():
+            flow.dit.settle(steps)
         progress(Progress("loading", 0.9, "hift.pt"))
         vocoder = Vocoder.load(read_state(folder / "hift.pt"), config.vocoder, device=device,
                                source=str(folder / "hift.pt"))
