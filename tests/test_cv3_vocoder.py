@@ -21,8 +21,7 @@ from cosyvoice_app.engines.cosyvoice3.vocoder_source import (
 )
 from cosyvoice_app.engines.cosyvoice3.vocoder_spectrum import Spectra
 from cosyvoice_app.errors import AssetError
-from cosyvoice_app.nn.causal import FAST_FRAMES, CausalConv1d, UpsampledConv1d, convolve, phase_filters
-from cosyvoice_app.nn.toom_cook import FastFilter
+from cosyvoice_app.nn.causal import CausalConv1d, UpsampledConv1d, convolve, phase_filters
 
 CONFIG = TINY.vocoder
 CPU = torch.device("cpu")
@@ -271,36 +270,6 @@ def test_a_causal_convolution_cut_anywhere(kernel, dilation, dtype):
         history = {}
         parts = [layer(x[:, a : a + piece], history) for a in range(0, 70, piece)]
         torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=0.0, atol=2e-5)
-
-
-@pytest.mark.parametrize("frames", [1, 4, 37, 200])
-@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (4, 2), (7, 1), (7, 3), (11, 5), (11, 1)])
-def test_a_fast_filter_is_the_convolution(kernel, dilation, frames):
-    """To within a few times what float32 loses in the direct one."""
-    generator = torch.Generator().manual_seed(frames)
-    weight = torch.randn(24, 16, kernel, generator=generator) / (16 * kernel) ** 0.5
-    bias = torch.randn(24, generator=generator)
-    fast = FastFilter(weight, bias, dilation)
-    own = (kernel - 1) * dilation + frames
-    x = torch.zeros(2, max(own, fast.frames_seen(frames)), 16)
-    x[:, :own] = torch.randn(2, own, 16, generator=generator)
-    exact = F.conv1d(x[:, :own].transpose(1, 2).double(), weight.double(), bias.double(), dilation=dilation)
-    assert (fast(x, frames) - exact.transpose(1, 2)).abs().max() < 1e-5
-
-
-def test_a_prepared_layer_gives_the_same_cut_anywhere():
-    generator = torch.Generator().manual_seed(6)
-    layer = CausalConv1d(128, 128, 11, dilation=3)
-    layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator) / (128 * 11) ** 0.5)
-    x = torch.randn(1, FAST_FRAMES + 170, 128, generator=generator)
-    direct = layer(x, {})
-    layer.prepare()
-    assert layer.fast is not None
-    whole = layer(x, {})
-    assert not torch.equal(whole, direct) and (whole - direct).abs().max() < 2e-5
-    history = {}
-    parts = [layer(x[:, a:b], history) for a, b in ((0, 30), (30, FAST_FRAMES + 71), (FAST_FRAMES + 71, None))]
-    assert (torch.cat(parts, 1) - direct).abs().max() < 2e-5
 
 
 def test_a_strided_convolution():

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosyvoice_app.nn.conv import filter_major
-from cosyvoice_app.nn.toom_cook import FastFilter
 
 History = dict[nn.Module, Tensor]
 """The last input frames [B, context, C] of each causal layer of one run. An empty one starts a run."""
@@ -40,13 +39,6 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, *, dilation: int = 
     return F.conv1d(x.transpose(1, 2), weight, bias, stride, 0, dilation).transpose(1, 2)
 
 
-FAST_FILTER = 1400
-"""From this many taps times channels on, `FastFilter` is the faster one on a CPU: 1.1 to 1.65 times at 256 channels of
-7 and 11 taps and 128 of 11; below, its small products cost what the large ones save."""
-FAST_FRAMES = 400
-"""And from this many frames on."""
-
-
 class CausalConv1d(nn.Module):
     """[B, T, in] -> [B, T, out]; frame t is made of the frames t, t - dilation, ... of the input."""
 
@@ -56,39 +48,21 @@ class CausalConv1d(nn.Module):
         self.context = (kernel - 1) * dilation
         self.weight = nn.Parameter(filter_major(torch.empty(out_channels, in_channels, kernel).normal_(0.0, 0.02)))
         self.bias = nn.Parameter(torch.zeros(out_channels))
-        self.fast: FastFilter | None = None
-
-    def prepare(self) -> None:
-        """Once the weights are final and on their device: make the fast filter where it pays."""
-        _, channels, kernel = self.weight.shape
-        pays = self.weight.device.type == "cpu" and self.weight.dtype == torch.float32
-        if pays and channels * kernel >= FAST_FILTER:
-            self.fast = FastFilter(self.weight.detach(), self.bias.detach(), self.dilation)
 
     def open(self, rows: int, frames: int, history: History) -> tuple[Tensor, Tensor]:
         """A buffer with the past filled in, and the part of it to write a piece to, [B, T, in]."""
-        stop = self.context + frames
-        fast = self._fast_for(frames)
-        size = stop if fast is None else max(stop, fast.frames_seen(frames))
-        buffer = self.weight.new_empty(rows, size, self.weight.shape[1])
+        buffer = self.weight.new_empty(rows, self.context + frames, self.weight.shape[1])
         past = history.get(self)
         if past is None:
             buffer[:, : self.context].zero_()
         else:
             buffer[:, : self.context].copy_(past)
-        buffer[:, stop:].zero_()
-        return buffer, buffer[:, self.context : stop]
+        return buffer, buffer[:, self.context :]
 
     def close(self, buffer: Tensor, frames: int, history: History) -> Tensor:
         """Convolve a buffer of `open` once it is written, and remember its end. The result is a fresh tensor."""
         history[self] = buffer[:, frames : frames + self.context].clone()
-        fast = self._fast_for(frames)
-        if fast is not None:
-            return fast(buffer, frames)
         return convolve(buffer, self.weight, self.bias, dilation=self.dilation)
-
-    def _fast_for(self, frames: int) -> FastFilter | None:
-        return self.fast if frames >= FAST_FRAMES else None
 
     def forward(self, x: Tensor, history: History) -> Tensor:
         buffer, piece = self.open(x.shape[0], x.shape[1], history)

@@ -135,11 +135,7 @@ class Vocoder(nn.Module):
                 folded[f"ups.{i}.bias"] = bias.repeat(rate)
         vocoder = cls(config)
         assign_strict(vocoder, folded, source, remedy=REMEDY)
-        vocoder.to(device)
-        for module in vocoder.modules():
-            if isinstance(module, CausalConv1d):
-                module.prepare()
-        return vocoder
+        return vocoder.to(device)
 
     def forward(self, mel: Tensor, frames: Tensor, noise: Tensor | None = None) -> Tensor:
         """mel [B, T, 80] float32, `frames` [B] int64 valid ones of each row (1..T) -> samples [B, 480 T] within +-0.99.
