@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
 import httpx
@@ -19,9 +20,11 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError, ValidationError
 from web_server import Server, pcm_hash, running
 
+from cosyvoice_app.engines.capabilities import COSYVOICE3, LITE
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
+from cosyvoice_app.types import Capabilities
 from cosyvoice_app.web import desk as desk_module
 from cosyvoice_app.web import i18n, ui
 from cosyvoice_app.web.desk import Desk
@@ -358,10 +361,17 @@ def test_a_wrong_word_list_is_refused_before_the_queue(server: Server, page: Cli
     assert server.saved() == before
 
 
-def test_the_clips_words_are_held_against_its_length(desk: Desk) -> None:
+@pytest.mark.parametrize("engine", [None, LITE, COSYVOICE3])
+def test_the_clips_words_are_held_against_its_length(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, engine: Capabilities | None
+) -> None:
+    monkeypatch.setattr(desk, "service", SimpleNamespace(capabilities=lambda: engine))
     request = gr.Request(headers={"accept-language": "en"})
     found = {"ok": True, "speech_s": 3.0}
     assert desk.check_words("And always that same pretext is offered.", found, request) == ""
     assert "too many" in desk.check_words("今天天气很好，我们去公园走走吧。" * 5, found, request)
     assert "字数过少" in desk.check_words("好", found, gr.Request(headers={"accept-language": "zh"}))
     assert desk.check_words("好", None, request) == desk.check_words(" ", found, request) == ""
+    # Only an engine that speaks Korean counts its syllables.
+    said = desk.check_words("안녕하세요, 오늘은 날씨가 좋네요.", {"ok": True, "speech_s": 4.0}, request)
+    assert ("too few" in said) == (engine is not COSYVOICE3)
