@@ -14,7 +14,7 @@ from cv3_vocoder_weights import official_state
 from cosyvoice_app.engines.cosyvoice3.config import TINY
 from cosyvoice_app.engines.cosyvoice3.flow import Flow
 from cosyvoice_app.engines.cosyvoice3.lm import LM
-from cosyvoice_app.engines.cosyvoice3.model import compute_dtype, let_go_of_file
+from cosyvoice_app.engines.cosyvoice3.model import compute_dtype, settle
 from cosyvoice_app.engines.cosyvoice3.vocoder import Vocoder
 from cosyvoice_app.engines.cosyvoice3.weights import read_state
 
@@ -39,6 +39,5 @@ def test_the_files_are_let_go_after_loading(tmp_path: Path, precision: str) -> N
     flow = Flow.load(read_state(tmp_path / "flow.pt"), TINY.flow, device=CPU, dtype=dtype, precision=precision,
                      source="flow")
     vocoder = Vocoder.load(read_state(tmp_path / "hift.pt"), TINY.vocoder, device=CPU, source="hift")
-    for net in (lm, flow, vocoder):
-        let_go_of_file(net)
+    settle(lm, flow, vocoder, steps=4)
     assert not mapped(tmp_path)

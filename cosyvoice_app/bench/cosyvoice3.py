@@ -32,7 +32,7 @@ from cosyvoice_app.engines.cosyvoice3.engine import resolve_precision
 from cosyvoice_app.engines.cosyvoice3.flow import Flow
 from cosyvoice_app.engines.cosyvoice3.flow_stream import FlowStream
 from cosyvoice_app.engines.cosyvoice3.lm import LM
-from cosyvoice_app.engines.cosyvoice3.model import compute_dtype
+from cosyvoice_app.engines.cosyvoice3.model import compute_dtype, settle
 from cosyvoice_app.engines.cosyvoice3.vocoder import Vocoder
 from cosyvoice_app.engines.cosyvoice3.vocoder_stream import VocoderStream
 from cosyvoice_app.engines.cosyvoice3.weights import read_state
@@ -112,6 +112,7 @@ def load(folder: Path | None, device: torch.device, precision: str, settings: Se
     lm = LM.load(next(states), config.lm, device=device, dtype=dtype, precision=precision, source="llm")
     flow = Flow.load(next(states), config.flow, device=device, dtype=dtype, precision=precision, source="flow")
     vocoder = Vocoder.load(next(states), config.vocoder, device=device, source="hift")
+    settle(lm, flow, vocoder, steps=settings.flow_steps)
     return Parts(lm, flow, vocoder, time.perf_counter() - started)
 
 

@@ -60,15 +60,20 @@ class Model:
         progress(Progress("loading", 0.6, "flow.pt"))
         flow = Flow.load(read_state(folder / "flow.pt"), config.flow, device=device, dtype=dtype, precision=precision,
                          source=str(folder / "flow.pt"))
-        with torch.inference_mode():
-            flow.dit.settle(steps)
         progress(Progress("loading", 0.9, "hift.pt"))
         vocoder = Vocoder.load(read_state(folder / "hift.pt"), config.vocoder, device=device,
                                source=str(folder / "hift.pt"))
-        for net in (lm, flow, vocoder):
-            let_go_of_file(net)
-        give_back_freed()
+        settle(lm, flow, vocoder, steps=steps)
         return cls(config, device, tokenizer, prompts, lm, flow, vocoder, files.model_hash(folder, lm_file))
+
+
+def settle(lm: LM, flow: Flow, vocoder: Vocoder, *, steps: int) -> None:
+    """After loading: hold on to nothing that speaking with a solver of `steps` steps doesn't need."""
+    with torch.inference_mode():
+        flow.dit.settle(steps)
+    for net in (lm, flow, vocoder):
+        let_go_of_file(net)
+    give_back_freed()
 
 
 def let_go_of_file(net: nn.Module) -> None:
