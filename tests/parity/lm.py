@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path[:0] = [str(folder) for folder in Path(__file__).resolve().parents[1:3]]
 for _variable in ("COSYVOICE_OFFICIAL", "MATCHA_OFFICIAL"):
     sys.path.append(os.environ[_variable])
 

@@ -1,9 +1,9 @@
 """The prompt side against the official code: features, speech tokenizer, CAM++, and whole clips, with random weights.
 
-    PYTHONPATH=. python tests/parity/prompt.py [features tokenizer campplus clips full]
-    PYTHONPATH=. python tests/parity/prompt.py --golden tests/data/cv3_prompt_tokenizer.npz
+    python tests/parity/prompt.py [features tokenizer campplus clips full]
+    python tests/parity/prompt.py --golden tests/data/cv3_prompt_tokenizer.npz
 
-Needs openai-whisper, torchaudio, onnx, onnxruntime and s3tokenizer >= 0.3; MATCHA_OFFICIAL and SPEAKER3D_OFFICIAL are
+Needs openai-whisper, torchaudio, onnx, onnxruntime and s3tokenizer >= 0.3; MATCHA_OFFICIAL and SPEAKER_OFFICIAL are
 the folders of Matcha-TTS and 3D-Speaker. `full` exports the tokenizer at its full size (1 GB in a temporary folder),
 reads it back and measures time and memory; it runs only when named. With COSYVOICE_MODEL_DIR, the official files are
 checked against onnxruntime too. `--golden` writes the tiny tokenizer's graph and its ids for the tests. Exits 1 when a
@@ -30,6 +30,8 @@ import psutil
 import torch
 import torchaudio
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cosyvoice_app.audio.features import extractor_for
 from cosyvoice_app.engines.cosyvoice3.campplus_weights import load_campplus_onnx
@@ -171,7 +173,7 @@ def tokenizer(folder: Path, config: TokenizerConfig, opsets: tuple[int, ...], la
 
 
 def official_campplus() -> nn.Module:
-    sys.path.insert(0, official_path("SPEAKER3D_OFFICIAL"))
+    sys.path.insert(0, official_path("SPEAKER_OFFICIAL"))
     from speakerlab.models.campplus.DTDNN import CAMPPlus
 
     torch.manual_seed(6)
