@@ -25,6 +25,7 @@ from cosyvoice_app.audio.level import check_part, judge, trim_silence
 from cosyvoice_app.engines.ahead import run_ahead
 from cosyvoice_app.engines.base import Engine, StreamingEngine
 from cosyvoice_app.engines.failure import translate
+from cosyvoice_app.engines.stages import DirectStages, Stages
 from cosyvoice_app.errors import BadAudio, BadInput, Cancelled, EngineFailure, OutOfMemory
 from cosyvoice_app.text.frontend import DEFAULT_LIMITS, prepare
 from cosyvoice_app.text.instruct import parse_instruct
@@ -151,11 +152,12 @@ def segment_seed(seed: int, index: int) -> int:
 
 
 class Pipeline:
-    """Runs one job at a time on one engine. Holds no state of a request."""
+    """Runs jobs on one engine. Holds no state of a request; how many may run at once is up to `stages`."""
 
-    def __init__(self, engine: Engine, voices: VoiceCache) -> None:
+    def __init__(self, engine: Engine, voices: VoiceCache, stages: Stages | None = None) -> None:
         self._engine = engine
         self._voices = voices
+        self._stages = stages or DirectStages(engine)
 
     def run(self, job: Job, *, on_progress: OnProgress = ignore_progress, on_chunk: OnChunk | None = None,
             cancel: CancelToken | None = None) -> Spoken:
@@ -199,13 +201,13 @@ class Pipeline:
         encoder = self._engine.speaker_encoder
         refine = self._refine(job.refine)
         key = encoder.voice_key(job.clip, transcript=job.transcript, refine=refine)
-        known = self._voices.get(key)
-        if known is not None:
-            return known, True
-        on_progress(Progress("voice", 0.0))
-        voice = encoder.encode(job.clip, transcript=job.transcript, refine=refine, progress=on_progress, cancel=cancel)
-        self._voices.put(key, voice)
-        return voice, False
+
+        def make(token: CancelToken) -> Voice:
+            on_progress(Progress("voice", 0.0))
+            return encoder.encode(job.clip, transcript=job.transcript, refine=refine, progress=on_progress,
+                                  cancel=token)
+
+        return self._voices.obtain(key, lambda: self._stages.encode(make, cancel=cancel), cancel=cancel)
 
     def _refine(self, asked: Refine) -> Refine:
         """`asked`, or the most the engine has when it has no such step."""
@@ -221,14 +223,14 @@ class Pipeline:
             cancel.check()
             on_progress(Progress("speaking", index / len(rows), f"{index + 1}/{len(rows)}"))
 
-        def predict(row: Row, token: CancelToken) -> list[Any]:
-            return engine.acoustic_model.predict([row], cancel=token)
+        def predict(row: Row, token: CancelToken) -> Any:
+            return self._stages.predict(row, cancel=token)
 
         engine = self._engine
         if stream and isinstance(engine, StreamingEngine):
             for row in rows:
                 report(row.index)
-                for piece in _with_pause_after(engine.streamer.stream(row, cancel=cancel), row):
+                for piece in _with_pause_after(self._stages.stream(row, cancel=cancel), row):
                     yield row.index, piece
         elif engine.capabilities.overlaps and len(rows) > 1:
             with run_ahead(lambda token: (predict(row, token) for row in rows), cancel, depth=1) as ahead:
@@ -240,8 +242,8 @@ class Pipeline:
                 report(row.index)
                 yield row.index, self._decode(row, predict(row, cancel), cancel)
 
-    def _decode(self, row: Row, features: list[Any], cancel: CancelToken) -> Audio:
-        (raw,) = self._engine.vocoder.decode(features, [row], cancel=cancel)
+    def _decode(self, row: Row, features: Any, cancel: CancelToken) -> Audio:
+        raw = self._stages.decode(features, row, cancel=cancel)
         audio = judge(raw, row.segment, speed=_whole_speed(row))
         if self._engine.capabilities.trim_silence:
             audio = trim_silence(audio)

@@ -48,20 +48,38 @@ class Settings:
 
     host: str = _option("127.0.0.1", "address to listen on", group="server")
     port: int = _option(7860, "port to listen on", group="server", low=1, high=65535)
-    max_batch: int = _option(8, "most requests run together (kept for batching; today one runs at a time)",
+    max_batch: int = _option(8, "most segments the engine speaks together (1 = one after another)",
                              group="server", low=1, high=256)
-    batch_wait_ms: int = _option(50, "longest wait for a batch to fill (kept for batching)",
+    batch_wait_ms: int = _option(50, "longest wait for others to join a batch; nobody waits when nobody can come",
                                  group="server", low=0, high=10_000)
     max_queue: int = _option(100, "most requests waiting; further ones get 429", group="server", low=1, high=100_000)
+    max_per_client: int = _option(0, "most requests one client may have waiting and running (0 = no limit)",
+                                  group="server", low=0, high=100_000)
+    rate_per_minute: int = _option(0, "most requests a minute from one client (0 = no limit)",
+                                   group="server", low=0, high=1_000_000)
     max_upload_mb: int = _option(25, "largest upload", group="server", low=1, high=1024)
     timeout_s: int = _option(600, "longest a request may take once it runs", group="server", low=1, high=86_400)
+    queue_timeout_s: int = _option(600, "longest a request may wait before it runs", group="server", low=1,
+                                   high=86_400)
+    idle_unload_s: int = _option(0, "unload the engine after so long without a request, and load it again for the next "
+                                 "(0 = never)", group="server", low=0, high=604_800)
+    voice_memory_mb: int = _option(1024, "most memory for voices already made", group="server", low=0, high=1_000_000)
+    voice_disk_mb: int = _option(2048, "most disk space for voices already made", group="engine", low=0,
+                                 high=10_000_000)
     api_key: str = _option("", "ask API callers for this key (empty = none)", group="server")
+    api_keys: Path | None = _option(None, "file of hashed API keys, made with `python -m cosyvoice_app keys` "
+                                    "(default: none)", group="server")
+    cors_origins: str = _option("", "web pages of these origins may call the API, separated by commas (empty = none)",
+                                group="server")
+    log_format: str = _option("text", "how log lines are written", group="server", choices=("text", "json"))
+    log_level: str = _option("info", "how much is logged; debug also logs what is asked to be said", group="server",
+                             choices=("debug", "info", "warning", "error"))
     login: str = _option("", "ask page visitors for user:password (empty = none)", group="server")
     voices: Path | None = _option(None, "where saved voices are kept (default: beside the cache)", group="engine")
 
 
 def _convert(name: str, raw: str | Any, meta: Mapping[str, Any], default: Any, source: str) -> Any:
-    if name in ("model_dir", "cache", "voices", "pronunciations"):
+    if name in ("model_dir", "cache", "voices", "pronunciations", "api_keys"):
         return Path(raw).expanduser() if raw else None
     if isinstance(default, Path):
         return Path(raw).expanduser()

@@ -160,6 +160,8 @@ class Voice:
     payload: Any
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    size_bytes: int = 0
+    """Memory that keeping it takes, on whatever device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,10 @@ class Capabilities:
     """True asks the pipeline to cut silence beyond 0.5 s before and 0.8 s after the speech of a segment."""
     overlaps: bool = False
     """True lets the pipeline predict the next segment in a second thread while the vocoder works on this one."""
+    max_rows: int = 1
+    """So many rows in one call of `predict` or `decode` are faster than one after another; more gain nothing."""
+    concurrent: bool = False
+    """True: `predict` and `stream` may be called from several threads at once, and the engine joins the calls itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,10 @@ def test_a_voice_is_made_once_per_content(p0: PromptClip) -> None:
 
 
 def test_the_voice_cache_forgets_what_was_used_longest_ago(p0: PromptClip, p1: PromptClip) -> None:
-    pipeline = Pipeline(QuickTone(), VoiceCache(capacity=1))
+    pipeline = Pipeline(QuickTone(), VoiceCache(most_bytes=1))
     assert [pipeline.run(job(clip)).voice_cached for clip in (p0, p0, p1, p0)] == [False, True, False, False]
-    with pytest.raises(ValueError, match="at least 1"):
-        VoiceCache(0)
+    with pytest.raises(ValueError, match="negative"):
+        VoiceCache(-1)
 
 
 class CancelAfter:

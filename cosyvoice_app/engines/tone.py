@@ -90,7 +90,7 @@ class ToneSpeaker:
     ) -> Voice:
         cancel.check()
         progress(Progress("voice", 1.0))
-        return Voice(self.voice_key(clip, transcript=transcript, refine=refine), payload=clip.sha256)
+        return Voice(self.voice_key(clip, transcript=transcript, refine=refine), payload=clip.sha256, size_bytes=64)
 
 
 class ToneStyle:

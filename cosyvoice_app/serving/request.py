@@ -15,6 +15,8 @@ from cosyvoice_app.text.frontend import FrontEnd
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.types import Audio, Capabilities, Progress, PromptClip, Refine
 
+Priority = Literal["interactive", "batch"]
+"""Somebody waits and listens, or somebody will come back for it: batch requests run when no interactive one waits."""
 EngineState = Literal["loading", "ready", "unloaded", "failed"]
 
 
@@ -34,6 +36,12 @@ class SynthesisRequest:
     stream: bool = False
     """Give out parts of a segment as they are made, if the engine can."""
     source: Literal["page", "api", "cli"] = "api"
+    client: str = ""
+    """Who asks, as limits and fair turns count: a key's name, a page's session or an address. Never logged whole."""
+    priority: Priority = "interactive"
+    deadline_s: float | None = None
+    """Give up with TimedOut unless the result is there so long after submission. None: the server's own limits."""
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
