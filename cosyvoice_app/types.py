@@ -234,7 +234,7 @@ class Capabilities:
     max_rows: int = 1
     """So many rows in one call of `predict` or `decode` are faster than one after another; more gain nothing."""
     concurrent: bool = False
-    """True: `predict` and `stream` may be called from several threads at once, and the engine joins the calls itself."""
+    """True: `predict` and `stream` may be called from several threads at once; the engine joins the calls itself."""
 
 
 @dataclass(frozen=True, slots=True)
