@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -14,6 +14,7 @@ from cosyvoice_app.errors import AppError
 from cosyvoice_app.text.frontend import FrontEnd
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.types import Audio, Capabilities, Progress, PromptClip, Refine
+from cosyvoice_app.voices.cache import CacheCounts
 
 Priority = Literal["interactive", "batch"]
 """Somebody waits and listens, or somebody will come back for it: batch requests run when no interactive one waits."""
@@ -152,8 +153,11 @@ class Service(Protocol):
 
     def status(self) -> Status: ...
 
-    def restart(self) -> tuple[Status, Status]:
-        """End the worker process, start a new one, wait until it is ready or failed. Returns (before, after)."""
+    def restart(self, *, drain: bool = False) -> tuple[Status, Status]:
+        """End the worker process, start a new one, wait until it is ready or failed. Returns (before, after).
+
+        What runs is stopped or, with `drain`, finished first. What waits goes on waiting and is served by the new one.
+        """
         ...
 
     def unload(self) -> tuple[Status, Status]: ...
@@ -162,6 +166,14 @@ class Service(Protocol):
 
     def metrics(self) -> bytes:
         """Prometheus text."""
+        ...
+
+    def refused(self, reason: str) -> None:
+        """Count a request that the web layer turned away itself ("rate_limited", "too_large", ...)."""
+        ...
+
+    def watch_cache(self, name: str, counts: Callable[[], CacheCounts]) -> None:
+        """Show a cache of this process in the metrics."""
         ...
 
     def close(self) -> None: ...

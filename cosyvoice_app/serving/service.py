@@ -148,7 +148,7 @@ class EngineService:
                 worker_pid=engine.process.pid if engine.process else None, warnings=warnings,
             )
 
-    def restart(self) -> tuple[Status, Status]:
+    def restart(self, *, drain: bool = False) -> tuple[Status, Status]:
         """A second call while one is under way waits for the same restart."""
         with self._lock:
             current = self._restarting
