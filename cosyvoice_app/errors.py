@@ -69,6 +69,27 @@ class QueueFull(AppError):
     type = "queue_full"
 
 
+class RateLimited(AppError):
+    """This client has asked too often, or has too much under way."""
+
+    http_status = 429
+    type = "rate_limited"
+
+
+class TooSlow(AppError):
+    """The request's body came in too slowly."""
+
+    http_status = 408
+    type = "too_slow"
+
+
+class WrongHost(AppError):
+    """The request was meant for a name that isn't this server's."""
+
+    http_status = 421
+    type = "wrong_host"
+
+
 class NoEngine(AppError):
     """The engine is unloaded, still loading, or failed to load."""
 

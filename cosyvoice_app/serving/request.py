@@ -126,6 +126,10 @@ class Ticket(Protocol):
     """A submitted request. `events` ends after Done or Failed. `cancel` is safe at any time and from any thread."""
 
     id: str
+    request: SynthesisRequest
+
+    @property
+    def ended(self) -> bool: ...
 
     def events(self) -> Iterator[Event]: ...
 
