@@ -1,23 +1,61 @@
-"""Finished or arriving audio as HTTP answers: one whole file, a streamed body, or server-sent events."""
+"""Finished or arriving audio as HTTP answers: one whole file, a streamed body, or server-sent events.
+
+Every body leaves in blocks that the client must take in time (`SteadyResponse`), so that one that reads slowly holds no
+more than its own result, and one that stops reading holds nothing for long.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
+import anyio
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from starlette.types import Message, Send
 
 from cosyvoice_app.audio.encode import CONTENT_TYPES, encode
-from cosyvoice_app.errors import EngineFailure
+from cosyvoice_app.errors import AppError, EngineFailure
 from cosyvoice_app.serving.request import Chunk, Done, Event, Failed, Queued, SynthesisResult, Ticket, Working
 from cosyvoice_app.web.follow import cancelled_when_gone, finish, follow
-from cosyvoice_app.web.stream_encoder import StreamEncoder
+from cosyvoice_app.web.stream_encoder import StreamEncoder, slices
+
+log = logging.getLogger(__name__)
 
 HEADER_LIMIT = 4000  # some clients refuse a header line over 8190 bytes
+BLOCK_BYTES = 32 * 1024
+"""Most that is sent at once. As base64 it still fits the 64 KiB that some clients allow a line of an event."""
+SEND_TIMEOUT_S = 60.0
+"""A client that takes no block for so long is dropped."""
+
+Pieces = AsyncGenerator[bytes | Event, None]
+
+
+class SteadyResponse(StreamingResponse):
+    """Sends what `body` yields. Breaks the answer off, so that no client can take it for a whole, when `body` raises an
+    AppError or the client stops reading; closes `body` however it ends."""
+
+    def __init__(self, body: AsyncGenerator[bytes, None], media_type: str, headers: dict[str, str]) -> None:
+        super().__init__(body, media_type=media_type, headers=headers)
+        self._body = body
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            with anyio.fail_after(SEND_TIMEOUT_S):
+                await send(message)
+
+        async with aclosing(self._body):
+            try:
+                await super().stream_response(in_time)
+            except TimeoutError:  # returning before the end makes the server close the connection
+                log.warning("a client took nothing of its answer for %g s and was dropped", SEND_TIMEOUT_S)
+            except AppError as error:
+                log.warning("an answer was broken off: %s", error.message)
 
 
 async def whole(ticket: Ticket, request: Request, fmt: str) -> Response:
@@ -30,11 +68,12 @@ async def whole(ticket: Ticket, request: Request, fmt: str) -> Response:
     headers = result_headers(result)
     stem = result.path.stem if result.path is not None else "speech"
     headers["Content-Disposition"] = f'inline; filename="{stem}.{fmt}"'
-    return Response(body, media_type=CONTENT_TYPES[fmt], headers=headers)
+    headers["Content-Length"] = str(len(body))
+    return SteadyResponse(_in_blocks(body), CONTENT_TYPES[fmt], headers)
 
 
 async def streamed(ticket: Ticket, request: Request, seed: int, fmt: str, *, sse: bool) -> Response:
-    """Audio as its segments finish. Fails with a proper status as long as nothing has been sent.
+    """Audio as it is made. Fails with a proper status as long as nothing has been sent.
 
     After that a failure breaks the body off (or, for sse, is an `error` event): a client can't take it for a whole.
     """
@@ -43,9 +82,9 @@ async def streamed(ticket: Ticket, request: Request, seed: int, fmt: str, *, sse
         first = await _first_audible(events)
     headers = {"X-Seed": str(seed), "Cache-Control": "no-store"}
     if sse:
-        return StreamingResponse(_sse(first, events, fmt), media_type="text/event-stream", headers=headers)
+        return SteadyResponse(_sse(first, events, fmt), "text/event-stream", headers)
     headers["X-Sample-Rate"] = str(_rate(first))
-    return StreamingResponse(_body(first, events, fmt), media_type=CONTENT_TYPES[fmt], headers=headers)
+    return SteadyResponse(_body(first, events, fmt), CONTENT_TYPES[fmt], headers)
 
 
 async def _first_audible(events: AsyncIterator[Event]) -> Chunk | Done:
@@ -61,45 +100,61 @@ def _rate(event: Chunk | Done) -> int:
     return event.audio.rate_hz if isinstance(event, Chunk) else event.result.audio.rate_hz
 
 
-async def _pieces(first: Chunk | Done, events: AsyncIterator[Event], fmt: str) -> AsyncIterator[bytes | Event]:
+async def _pieces(first: Chunk | Done, events: AsyncGenerator[Event, None], fmt: str) -> Pieces:
     """Encoded bytes, in order, between the events that carry no audio; Done comes last, after the encoder's tail."""
     encoder = StreamEncoder(fmt, _rate(first))
     heard = False
     event: Event | None = first
-    while event is not None:
-        if isinstance(event, Chunk):
-            heard = True
-            yield await run_in_threadpool(encoder.feed, event.audio)
-        elif isinstance(event, Done):
-            if not heard:
-                yield await run_in_threadpool(encoder.feed, event.result.audio)
-            yield await run_in_threadpool(encoder.finish)
-            yield event
-        else:
-            yield event
-        event = await anext(events, None)
+    async with aclosing(events):
+        while event is not None:
+            if isinstance(event, Chunk) or (isinstance(event, Done) and not heard):
+                heard = True
+                for audio in slices(event.audio if isinstance(event, Chunk) else event.result.audio):
+                    for block in blocks(await run_in_threadpool(encoder.feed, audio)):
+                        yield block
+            if isinstance(event, Done):
+                for block in blocks(await run_in_threadpool(encoder.finish)):
+                    yield block
+            if not isinstance(event, Chunk):
+                yield event
+            event = await anext(events, None)
 
 
-async def _body(first: Chunk | Done, events: AsyncIterator[Event], fmt: str) -> AsyncIterator[bytes]:
-    async for piece in _pieces(first, events, fmt):
-        if isinstance(piece, Failed):
-            raise piece.error
-        if isinstance(piece, bytes) and piece:
-            yield piece
+def blocks(data: bytes) -> Iterator[bytes]:
+    for start in range(0, len(data), BLOCK_BYTES):
+        yield data[start : start + BLOCK_BYTES]
 
 
-async def _sse(first: Chunk | Done, events: AsyncIterator[Event], fmt: str) -> AsyncIterator[bytes]:
-    async for piece in _pieces(first, events, fmt):
-        if isinstance(piece, bytes):
-            if piece:
+async def _in_blocks(data: bytes) -> AsyncGenerator[bytes, None]:
+    for block in blocks(data):
+        yield block
+
+
+async def _body(first: Chunk | Done, events: AsyncGenerator[Event, None], fmt: str) -> AsyncGenerator[bytes, None]:
+    async with aclosing(_pieces(first, events, fmt)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Failed):
+                raise piece.error
+            if isinstance(piece, bytes):
+                yield piece
+
+
+async def _sse(first: Chunk | Done, events: AsyncGenerator[Event, None], fmt: str) -> AsyncGenerator[bytes, None]:
+    async with aclosing(_pieces(first, events, fmt)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, bytes):
                 yield _sse_event({"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()})
-        elif isinstance(piece, Done):
-            yield _sse_event({"type": "speech.audio.done", "output": report(piece.result)})
-        elif isinstance(piece, Failed):
-            data = piece.error.to_dict()
-            yield _sse_event({"type": "error", "error": {key: data[key] for key in ("type", "message", "param")}})
-        elif isinstance(piece, (Queued, Working)):
-            yield b": working\n\n"  # a comment: keeps proxies from timing out, and clients skip it
+            elif isinstance(piece, Done):
+                yield _sse_event({"type": "speech.audio.done", "usage": _NO_TOKENS, "output": report(piece.result)})
+            elif isinstance(piece, Failed):
+                data = piece.error.to_dict()
+                yield _sse_event({"type": "error", "error": {key: data[key] for key in ("type", "message", "param")}})
+            elif isinstance(piece, (Queued, Working)):
+                yield b": working\n\n"  # a comment: keeps proxies from timing out, and clients skip it
+
+
+_NO_TOKENS = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+"""OpenAI's event has a `usage`, and its clients may insist on it; nothing is counted here."""
 
 
 def _sse_event(data: dict[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import Request
@@ -16,7 +16,7 @@ from cosyvoice_app.serving.request import Done, Event, Failed, SynthesisResult, 
 log = logging.getLogger(__name__)
 
 
-async def follow(ticket: Ticket) -> AsyncIterator[Event]:
+async def follow(ticket: Ticket) -> AsyncGenerator[Event, None]:
     """Yields until Done or Failed. A thread per running request does the waiting and ends with the ticket."""
     loop = asyncio.get_running_loop()
     inbox: asyncio.Queue[Event | None] = asyncio.Queue()

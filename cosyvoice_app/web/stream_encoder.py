@@ -1,106 +1,130 @@
 """Encode audio piece by piece into bytes that can be sent at once and never need to be changed.
 
-wav and pcm are written here. The others come from libsndfile, through a file that only grows: what libsndfile goes back
-to at the end (lengths, a checksum) was sent as "unknown", which each of these formats allows.
+One encoder runs through a whole answer, so nothing is heard where pieces meet. wav and pcm are written here; the others
+by FFmpeg's libraries into containers that need no way back: lengths are left unknown, which each of them allows.
 """
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 
+import av
 import numpy as np
-import soundfile
 
-from cosyvoice_app.audio.encode import encode, wav_header
+from cosyvoice_app.audio.encode import encode, to_pcm16, wav_header
 from cosyvoice_app.types import Audio
 
-_RATES_HZ = {"opus": (8_000, 12_000, 16_000, 24_000, 48_000), "mp3": (16_000, 22_050, 24_000, 32_000, 44_100, 48_000)}
-_LIBSNDFILE = {"mp3": ("MP3", "MPEG_LAYER_III"), "opus": ("OGG", "OPUS"), "flac": ("FLAC", "PCM_16")}
+SLICE_S = 0.5
+"""Audio is encoded and sent in slices of at most this length: the first bytes of a long segment need not wait for its
+last."""
+
+
+class _Form(NamedTuple):
+    container: str
+    codec: str
+    sample_format: str
+    rates_hz: tuple[int, ...] = ()
+    """What the codec takes; audio at another rate goes up to the next. Empty: any."""
+    bit_rate: int | None = None
+    """Bits a second. 96 kbit/s of mp3 or aac and 64 of opus are beyond what speech of one channel needs."""
+    options: tuple[tuple[str, str], ...] = ()
+    gain: float = 1.0
+    """Undoes what the encoder does to the level: LAME turns a constant bit rate down to 0.95."""
+
+
+_MPEG_HZ = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+_FORMS = {
+    # Without lengths in its header, an mp3 of constant bit rate is the one whose duration players get right.
+    "mp3": _Form("mp3", "libmp3lame", "fltp", _MPEG_HZ, 96_000, (("write_xing", "0"), ("id3v2_version", "0")),
+                 gain=1 / 0.95),
+    # A page leaves when it holds so many microseconds; a whole second by default.
+    "opus": _Form("ogg", "libopus", "s16", (8_000, 12_000, 16_000, 24_000, 48_000), 64_000,
+                  (("page_duration", "60000"),)),
+    "flac": _Form("flac", "flac", "s16"),
+    "aac": _Form("adts", "aac", "fltp", _MPEG_HZ, 96_000),
+}
+
+
+def slices(audio: Audio) -> Iterator[Audio]:
+    """`audio` in pieces of at most SLICE_S, in order."""
+    size = max(1, round(SLICE_S * audio.rate_hz))
+    for start in range(0, len(audio.samples), size):
+        yield Audio(audio.samples[start : start + size], audio.rate_hz)
 
 
 class StreamEncoder:
-    """`feed` audio [n] at `rate_hz`, get the bytes that are ready; `finish` gives the rest."""
+    """`feed` audio [n] at `rate_hz`, get the bytes that are ready; `finish` gives the rest.
+
+    Up to about 0.1 s of audio stays in an encoder of mp3, opus, flac or aac until more comes or the end.
+    """
 
     def __init__(self, fmt: str, rate_hz: int) -> None:
-        self.fmt = fmt
-        self.rate_hz = rate_hz
+        self._fmt = fmt
+        self._rate_hz = rate_hz
         self._started = False
-        self._growing = _Growing()
-        self._whole: list[Audio] = []
-        self._writer: soundfile.SoundFile | None = None
-        self._collects = rate_hz not in _RATES_HZ.get(fmt, (rate_hz,))  # to be resampled, so only as a whole
-        if fmt in _LIBSNDFILE and not self._collects:
-            container, codec = _LIBSNDFILE[fmt]
-            # Without lengths in its header, an mp3 of constant bit rate is the one whose duration players get right.
-            constant = {"bitrate_mode": "CONSTANT", "compression_level": 0.3} if fmt == "mp3" else {}
-            self._writer = soundfile.SoundFile(self._growing, "w", rate_hz, 1, codec, format=container, **constant)
+        self._writer = _Writer(_FORMS[fmt], rate_hz) if fmt in _FORMS else None
 
     def feed(self, audio: Audio) -> bytes:
-        if self._collects:
-            self._whole.append(audio)
-            return b""
-        pcm = encode(audio, "pcm")
         if self._writer is not None:
-            self._writer.buffer_write(pcm, "int16")
-            return self._growing.take()
-        header = b"" if self._started or self.fmt == "pcm" else wav_header(self.rate_hz, None)
+            return self._writer.feed(audio) if len(audio.samples) else b""
+        header = b"" if self._started or self._fmt == "pcm" else wav_header(self._rate_hz, None)
         self._started = True
-        return header + pcm
+        return header + encode(audio, "pcm")
 
     def finish(self) -> bytes:
-        if self._collects:
-            return encode(joined(self._whole), self.fmt)
-        if self._writer is None:
-            return b""
-        self._writer.close()
-        return self._growing.take()
+        return b"" if self._writer is None else self._writer.finish()
 
 
-def joined(pieces: list[Audio]) -> Audio:
-    return Audio(np.concatenate([piece.samples for piece in pieces]), pieces[0].rate_hz)
+class _Writer:
+    def __init__(self, form: _Form, rate_hz: int) -> None:
+        self._sink = _Sink()
+        self._rate_hz = rate_hz
+        self._gain = form.gain
+        self._samples = 0
+        to_hz = rate_hz
+        if form.rates_hz and rate_hz not in form.rates_hz:
+            to_hz = min((rate for rate in form.rates_hz if rate > rate_hz), default=form.rates_hz[-1])
+        # The container leaves each packet with the sink at once instead of collecting some.
+        self._container = av.open(self._sink, "w", format=form.container,
+                                  options={"flush_packets": "1", **dict(form.options)})
+        self._stream = cast(av.AudioStream, self._container.add_stream(form.codec, rate=to_hz, layout="mono"))
+        self._stream.format = form.sample_format
+        if form.bit_rate is not None:
+            self._stream.bit_rate = form.bit_rate
+        self._resampler = av.AudioResampler(format=form.sample_format, layout="mono", rate=to_hz)
+
+    def feed(self, audio: Audio) -> bytes:
+        pcm = to_pcm16(audio.samples)[None, :]  # the very integers that wav holds
+        frame = av.AudioFrame.from_ndarray(pcm, format="s16", layout="mono") if self._gain == 1.0 else (
+            av.AudioFrame.from_ndarray((pcm * (self._gain / 32768.0)).astype(np.float32), format="flt", layout="mono"))
+        frame.sample_rate, frame.pts = self._rate_hz, self._samples
+        self._samples += len(audio.samples)
+        self._encode(frame)
+        return self._sink.take()
+
+    def finish(self) -> bytes:
+        self._encode(None)
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._sink.take()
+
+    def _encode(self, frame: av.AudioFrame | None) -> None:
+        for ready in self._resampler.resample(frame):
+            self._container.mux(self._stream.encode(ready))
 
 
-class _Growing(io.RawIOBase):
-    """A file for a writer that may go back: what was taken stays as it was, and only new bytes are given out."""
+class _Sink:
+    """A file that can only be written to, and is emptied by `take`."""
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._at = 0
-        self._taken = 0
 
-    def take(self) -> bytes:
-        new = bytes(self._data[self._taken :])
-        self._taken = len(self._data)
-        return new
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._data[self._at : self._at + len(data)] = data
-        self._at += len(data)
+    def write(self, data: bytes) -> int:
+        self._data += data
         return len(data)
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        stop = len(self._data) if size < 0 else self._at + size
-        found = bytes(self._data[self._at : stop])
-        self._at += len(found)
-        return found
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        found = self.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+    def take(self) -> bytes:
+        new = bytes(self._data)
+        self._data.clear()
+        return new
