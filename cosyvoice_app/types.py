@@ -17,6 +17,8 @@ Refine = Literal["off", "fast", "full"]
 Language = Literal["en", "zh"]
 
 SEED_MIN, SEED_MAX = 1, 100_000_000
+PROMPT_TEXT_MAX_CHARS = 1000
+"""Longest words of a clip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,16 @@ class Voice:
     warnings: tuple[str, ...] = ()
     size_bytes: int = 0
     """Memory that keeping it takes, on whatever device."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """Since the cache was made: `hits` were spared the making; `kept` things of `size_bytes` together are there."""
+
+    hits: int
+    misses: int
+    kept: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

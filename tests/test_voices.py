@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
+import shutil
 import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -164,3 +167,33 @@ def test_voices_live_beside_the_cache_by_default(tmp_path: Path, p0: PromptClip)
     assert library.folder != tmp_path / "cache"
     assert library.list() == []
     assert dataclasses.asdict(library.add("Anna", p0))["name"] == "Anna"
+
+
+def test_leftovers_of_a_killed_process_go_and_those_of_a_living_one_stay(library: VoiceLibrary, p0: PromptClip) -> None:
+    library.folder.mkdir()
+    old, young = library.folder / ".unfinished-a", library.folder / ".unfinished-b"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "clip.wav").write_bytes(b"half")
+    os.utime(old, (time.time() - 7200, time.time() - 7200))
+    library.add("Anna", p0)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_a_voice_that_is_being_removed_is_no_leftover_however_old_it_is(
+    library: VoiceLibrary, p0: PromptClip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = library.add("Anna", p0)
+    folder = library.folder / saved.id
+    os.utime(folder, (time.time() - 7200, time.time() - 7200))
+    remove = shutil.rmtree
+
+    def remove_while_another_saves(path: Path) -> None:
+        monkeypatch.undo()
+        library.add("Bea", p0)
+        assert path.is_dir()
+        remove(path)
+
+    monkeypatch.setattr(shutil, "rmtree", remove_while_another_saves)
+    library.remove(saved.id)
+    assert [voice.name for voice in library.list()] == ["Bea"]

@@ -66,7 +66,7 @@ def decode(source: Path | bytes, *, name_hint: str = "", max_bytes: int = MAX_BY
     Raises PromptError (not audio, empty, longer than `max_seconds`) or TooLarge; messages show `name_hint`, never a
     path.
     """
-    data = _read(source, name_hint, max_bytes)
+    data = read(source, name_hint=name_hint, max_bytes=max_bytes)
     container = sniff(data)
     label = f" {name_hint!r}" if name_hint else ""
     if not data:
@@ -123,7 +123,8 @@ def _no_audio(label: str, why: str) -> PromptError:
     return PromptError(_NO_AUDIO.format(name=label, why=why, allowed=ALLOWED), param="prompt")
 
 
-def _read(source: Path | bytes, name_hint: str, max_bytes: int) -> bytes:
+def read(source: Path | bytes, *, name_hint: str = "", max_bytes: int = MAX_BYTES) -> bytes:
+    """The file's bytes. Raises PromptError when it can't be opened, TooLarge over `max_bytes`, having read no more."""
     if isinstance(source, bytes):
         data = source
     else:

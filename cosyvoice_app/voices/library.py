@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import unicodedata
@@ -27,12 +28,13 @@ import soundfile
 
 from cosyvoice_app.assets import cache_dir
 from cosyvoice_app.audio.prompt import load_prompt
-from cosyvoice_app.errors import AppError, BadInput, NotFound, TooLarge
+from cosyvoice_app.errors import AppError, BadInput, NotFound, PromptError, TooLarge
+from cosyvoice_app.leftovers import remove_leftovers
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.types import PromptClip
+from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, PromptClip
+from cosyvoice_app.voices.clips import ClipCache
 
 NAME_MAX_CHARS = 100
-TRANSCRIPT_MAX_CHARS = 1000
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _ENTRY = re.compile(rf"(?P<id>{_ID.pattern})/(?P<file>voice\.json|clip\.wav)")
@@ -57,23 +59,28 @@ class SavedVoice:
 
 
 class VoiceLibrary:
-    """Safe to use from several threads and processes: a voice appears and disappears whole."""
+    """Safe to use from several threads and processes: a voice appears and disappears whole.
 
-    def __init__(self, settings: Settings) -> None:
+    `clips` keeps the clips that were judged lately; uploads may go through it too.
+    """
+
+    def __init__(self, settings: Settings, clips: ClipCache | None = None) -> None:
+        self.clips = clips or ClipCache()
         beside_cache = cache_dir(settings.cache)
         self.folder = (settings.voices or beside_cache.with_name(f"{beside_cache.name}-voices")).expanduser()
 
     def add(self, name: str, clip: PromptClip, prompt_text: str = "") -> SavedVoice:
         """Keep a voice. The same name, clip and words again are the same voice. Raises BadInput for a bad name."""
         name, prompt_text = _clean_name(name), prompt_text.strip()
-        if len(prompt_text) > TRANSCRIPT_MAX_CHARS:
-            raise BadInput(f"The clip's words are {len(prompt_text)} characters long; at most {TRANSCRIPT_MAX_CHARS} "
+        if len(prompt_text) > PROMPT_TEXT_MAX_CHARS:
+            raise BadInput(f"The clip's words are {len(prompt_text)} characters long; at most {PROMPT_TEXT_MAX_CHARS} "
                            "are allowed.", param="prompt_text")
         voice = SavedVoice(_make_id(name, clip, prompt_text), name, prompt_text, _now(), round(clip.duration_s, 4),
                            clip.rate_hz, clip.sha256)
         final = self.folder / voice.id
         with self._disk():
             self.folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.folder, f"{_TEMP_PREFIX}*")
             if final.is_dir():
                 return self.get(voice.id)
             part = self.folder / f"{_TEMP_PREFIX}{uuid.uuid4().hex}"
@@ -103,9 +110,15 @@ class VoiceLibrary:
                            "Remove it and save it again.") from error
 
     def load(self, voice_id: str) -> tuple[PromptClip, str]:
-        """The clip, judged again like any other, and its words."""
+        """The clip, judged like any other, and its words. Raises NotFound, and PromptError for a damaged clip."""
         voice = self.get(voice_id)
-        return load_prompt(self._folder(voice_id) / "clip.wav", name_hint="clip.wav"), voice.prompt_text
+        folder = self._folder(voice_id)
+        try:
+            return self.clips.load(folder / "clip.wav", name_hint="clip.wav"), voice.prompt_text
+        except PromptError:
+            if not folder.is_dir():
+                raise _not_found(voice_id) from None  # removed a moment ago
+            raise
 
     def remove(self, voice_id: str) -> None:
         """Raises NotFound."""
@@ -113,6 +126,7 @@ class VoiceLibrary:
         away = self.folder / f"{_TEMP_PREFIX}{uuid.uuid4().hex}"
         with self._disk():
             try:
+                os.utime(folder)  # so that nobody takes it for an old leftover while it goes
                 folder.rename(away)
             except FileNotFoundError:
                 raise _not_found(voice_id) from None
