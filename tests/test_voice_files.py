@@ -143,7 +143,7 @@ def test_threads_and_processes_share_a_folder(tmp_path: Path) -> None:
     script = (
         "import sys, torch; from pathlib import Path; from cosyvoice_app.engines.voice_files import VoiceFiles\n"
         "files = VoiceFiles(Path(sys.argv[1]), keep=6, what='voice', most_bytes=200 * 1024)\n"
-        "for n in range(120): files.save(f'k{n % 9}', {'x': torch.full((30 * 1024,), n % 9, dtype=torch.uint8)}, {})\n"
+        "for n in range(60): files.save(f'k{n % 9}', {'x': torch.full((30 * 1024,), n % 9, dtype=torch.uint8)}, {})\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.PIPE, text=True,
                                 cwd=Path(__file__).parents[1]) for _ in range(2)]
@@ -152,6 +152,7 @@ def test_threads_and_processes_share_a_folder(tmp_path: Path) -> None:
     def read(seed: int) -> int:
         found, last = 0, False
         while not last:
+            time.sleep(0.01)
             last = all(writer.poll() is not None for writer in writers)
             for key in range(9):
                 got = files.load(f"k{key}", value)

@@ -52,7 +52,7 @@ class VoiceFiles:
         """Write atomically. A full or read-only disk costs the file, not the voice: it is logged."""
         size = sum(tensor.nbytes for tensor in tensors.values())
         try:
-            if self._most_bytes is None or size <= self._most_bytes and self._most_bytes > 0:
+            if self._most_bytes is None or (size <= self._most_bytes and self._most_bytes > 0):
                 self._write(self._path(key), tensors, meta)
             self._prune()
         except (OSError, SafetensorError) as error:  # the library reports a full disk as its own error
