@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 
 from cosyvoice_app import settings as settings_module
 from cosyvoice_app.errors import AppError
+from cosyvoice_app.web import logs
 
 
 def main() -> int:
@@ -16,11 +16,9 @@ def main() -> int:
     )
     settings_module.add_arguments(parser)
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("httpx", "mcp", "PIL"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         settings = settings_module.resolve(arguments)
+        logs.configure(settings)
         from cosyvoice_app.serving.service import EngineService
         from cosyvoice_app.voices.library import VoiceLibrary
         from cosyvoice_app.web.server import serve

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 from cosyvoice_app import __version__
-from cosyvoice_app.cli import batch, check_prompt, doctor, features, normalize, synth, voices
+from cosyvoice_app.cli import batch, check_prompt, doctor, features, keys, normalize, synth, voices
 from cosyvoice_app.console import make_safe, print_json
 from cosyvoice_app.errors import AppError, BadInput, ConfigError, DeviceError, NotFound, TooLarge
 
 FAILED, USAGE, STOPPED = 1, 2, 130
 
-_COMMANDS = (synth, batch, normalize, check_prompt, voices, features, doctor)
+_COMMANDS = (synth, batch, normalize, check_prompt, voices, features, keys, doctor)
 _USAGE_ERRORS = (BadInput, ConfigError, DeviceError, NotFound, TooLarge)
 
 

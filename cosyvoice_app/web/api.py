@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -15,23 +16,52 @@ from starlette.routing import Match
 
 from cosyvoice_app import __version__
 from cosyvoice_app.audio.prompt import load_prompt
-from cosyvoice_app.errors import AppError
+from cosyvoice_app.errors import AppError, BadInput, NotFound
 from cosyvoice_app.serving.metrics import CONTENT_TYPE as METRICS_TYPE
-from cosyvoice_app.serving.request import Service, Status
+from cosyvoice_app.serving.request import Service, Status, SynthesisRequest, Ticket
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import PromptClip
 from cosyvoice_app.voices.library import SavedVoice, VoiceLibrary
+from cosyvoice_app.web import logs
 from cosyvoice_app.web.answers import streamed, whole
+from cosyvoice_app.web.caller import Caller, caller_of
+from cosyvoice_app.web.control import EngineControl, RestartMode
 from cosyvoice_app.web.door import make_request
 from cosyvoice_app.web.guard import MB
-from cosyvoice_app.web.schemas import CloneForm, SpeechBody, VoiceForm
+from cosyvoice_app.web.openapi import METRICS, audio, errors
+from cosyvoice_app.web.schemas import (
+    Change,
+    CloneForm,
+    DeletedVoice,
+    Health,
+    Loaded,
+    Model,
+    ModelList,
+    NewVoice,
+    RestartBody,
+    SpeechBody,
+    VoiceForm,
+    VoiceList,
+)
+
+By = Annotated[Caller, Depends(caller_of)]
 
 
-def build_router(settings: Settings, service: Service, library: VoiceLibrary) -> APIRouter:
+def build_router(settings: Settings, service: Service, library: VoiceLibrary, control: EngineControl) -> APIRouter:
     router = APIRouter()
+    started = int(time.time())
 
-    @router.post("/v1/audio/speech", tags=["speech"], response_class=Response)
-    async def speech(body: SpeechBody, request: Request) -> Response:
+    async def submit(asked: SynthesisRequest) -> Ticket:
+        logs.note(seed=asked.seed, priority=asked.priority, **logs.described(asked.text))
+        return await run_in_threadpool(service.submit, asked)
+
+    @router.post(
+        "/v1/audio/speech",
+        tags=["speech"],
+        response_class=Response,
+        responses=audio(events=True) | errors(400, 404, 422, 503, 504),
+    )
+    async def speech(body: SpeechBody, request: Request, by: By) -> Response:
         """Say `input` in a saved voice. Compatible with OpenAI's speech endpoint."""
         with _fields_named(text="input", instruct="instructions"):
             clip, transcript = await run_in_threadpool(library.load, body.voice_id)
@@ -46,14 +76,23 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
                 pronunciations=body.pronunciations,
                 default_refine=settings.refine,
                 stream=body.stream_format is not None,
+                client=by.client,
+                priority=by.priority,
+                deadline_s=by.deadline_s,
+                request_id=by.request_id,
             )
-            ticket = await run_in_threadpool(service.submit, asked)
+            ticket = await submit(asked)
         if body.stream_format is None:
             return await whole(ticket, request, body.response_format)
         return await streamed(ticket, request, asked.seed, body.response_format, sse=body.stream_format == "sse")
 
-    @router.post("/v1/clone", tags=["speech"], response_class=Response)
-    async def clone(form: Annotated[CloneForm, Form()], request: Request) -> Response:
+    @router.post(
+        "/v1/clone",
+        tags=["speech"],
+        response_class=Response,
+        responses=audio(events=False) | errors(400, 422, 503, 504),
+    )
+    async def clone(form: Annotated[CloneForm, Form()], request: Request, by: By) -> Response:
         """Say `text` in the voice of `file`, once, without saving the voice."""
         clip = await _read_clip(form, settings)
         asked = make_request(
@@ -66,54 +105,90 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary) ->
             refine=form.refine,
             pronunciations=form.pronunciations,
             default_refine=settings.refine,
+            client=by.client,
+            priority=by.priority,
+            deadline_s=by.deadline_s,
+            request_id=by.request_id,
         )
-        ticket = await run_in_threadpool(service.submit, asked)
-        return await whole(ticket, request, form.response_format)
+        return await whole(await submit(asked), request, form.response_format)
 
-    @router.post("/v1/voices", tags=["voices"], status_code=201)
+    @router.post(
+        "/v1/voices", tags=["voices"], status_code=201, response_model=NewVoice, responses=errors(400, 422)
+    )
     async def add_voice(form: Annotated[VoiceForm, Form()]) -> dict[str, Any]:
         """Save a voice. The answer's `id` is what `voice` takes in /v1/audio/speech."""
         clip = await _read_clip(form, settings)
         saved = await run_in_threadpool(library.add, form.name, clip, form.prompt_text)
         return {**_voice(saved), "warnings": list(clip.warnings)}
 
-    @router.get("/v1/voices", tags=["voices"])
+    @router.get("/v1/voices", tags=["voices"], response_model=VoiceList, responses=errors())
     def list_voices() -> dict[str, Any]:
-        return {"object": "list", "data": [_voice(saved) for saved in library.list()]}
+        return {"data": [_voice(saved) for saved in library.list()]}
 
-    @router.delete("/v1/voices/{voice_id}", tags=["voices"])
+    @router.delete(
+        "/v1/voices/{voice_id}", tags=["voices"], response_model=DeletedVoice, responses=errors(404, 422)
+    )
     def delete_voice(voice_id: str) -> dict[str, Any]:
         library.remove(voice_id)
-        return {"id": voice_id, "object": "voice", "deleted": True}
+        return {"id": voice_id}
 
-    @router.get("/v1/models", tags=["engine"])
-    def list_models() -> dict[str, Any]:
+    def model() -> Model:
+        return Model(id=service.status().engine, created=started, owned_by="local")
+
+    @router.get("/v1/models", tags=["engine"], responses=errors())
+    def list_models() -> ModelList:
         """The loaded engine, in the form OpenAI clients expect."""
-        return {"object": "list", "data": [{"id": service.status().engine, "object": "model", "owned_by": "local"}]}
+        return ModelList(data=[model()])
 
-    @router.get("/health", tags=["engine"])
+    @router.get("/v1/models/{model_id}", tags=["engine"], responses=errors(404, 422))
+    def get_model(model_id: str) -> Model:
+        found = model()
+        if model_id != found.id:
+            raise NotFound(f"There is no model {model_id[:80]!r}; there is {found.id}.", param="model")
+        return found
+
+    @router.get(
+        "/health", tags=["engine"], response_model=Health, responses={503: {"model": Health, "description": "Not yet."}}
+    )
     def health() -> JSONResponse:
         """200 when ready to speak, 503 otherwise; the body is the same."""
         status = service.status()
         return JSONResponse(status_report(status), status_code=200 if status.state == "ready" else 503)
 
-    @router.get("/metrics", tags=["engine"], response_class=Response)
+    @router.get(
+        "/metrics",
+        tags=["engine"],
+        response_class=Response,
+        responses=METRICS | errors(),
+    )
     def metrics() -> Response:
         return Response(service.metrics(), headers={"Content-Type": METRICS_TYPE})
 
-    @router.post("/v1/engine/restart", tags=["engine"])
-    def restart() -> dict[str, Any]:
-        before, after = service.restart()
+    @router.post("/v1/engine/restart", tags=["engine"], response_model=Change, responses=errors(400, 422, 503))
+    async def restart(
+        body: RestartBody | None = None,
+        mode: Annotated[RestartMode | None, Query(description="As in the body.")] = None,
+    ) -> dict[str, Any]:
+        """End the engine's process and start another; a second call joins the first. Waiting requests keep waiting.
+
+        What runs is stopped, or with the mode `drain` finished first.
+        """
+        asked = body.mode if body is not None else None
+        if asked and mode and asked != mode:
+            raise BadInput(f"The mode is {mode} in the address and {asked} in the body.", param="mode")
+        before, after = await control.restart(asked or mode or "cancel")
         return {"before": status_report(before), "after": status_report(after)}
 
-    @router.post("/v1/engine/unload", tags=["engine"])
-    def unload() -> dict[str, Any]:
-        before, after = service.unload()
+    @router.post("/v1/engine/unload", tags=["engine"], response_model=Change, responses=errors(503))
+    async def unload() -> dict[str, Any]:
+        """End the engine's process, so that its memory is given back."""
+        before, after = await control.unload()
         return {"before": status_report(before), "after": status_report(after)}
 
-    @router.post("/v1/engine/load", tags=["engine"])
-    def load() -> dict[str, Any]:
-        return {"after": status_report(service.load())}
+    @router.post("/v1/engine/load", tags=["engine"], response_model=Loaded, responses=errors(503))
+    async def load() -> dict[str, Any]:
+        """Start the engine's process and wait until it is ready, or has failed."""
+        return {"after": status_report(await control.load())}
 
     _refuse_the_rest(router)
     return router
@@ -138,7 +213,7 @@ def _fields_named(**names: str) -> Iterator[None]:
 
 
 def _voice(saved: SavedVoice) -> dict[str, Any]:
-    return {"object": "voice", **asdict(saved)}
+    return asdict(saved)
 
 
 def status_report(status: Status) -> dict[str, Any]:

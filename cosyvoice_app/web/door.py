@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, PROMPT_TEXT_MAX_CHARS, SPEED_MAX, SPEED_MIN, bounded
-from cosyvoice_app.serving.request import SynthesisRequest
+from cosyvoice_app.serving.request import Priority, SynthesisRequest
 from cosyvoice_app.text.pronunciations import Pronunciations, from_request
 from cosyvoice_app.types import SEED_MAX, SEED_MIN, PromptClip, Refine
 
@@ -81,6 +81,10 @@ def make_request(
     default_refine: str = "fast",
     stream: bool = False,
     source: Literal["page", "api"] = "api",
+    client: str = "",
+    priority: Priority = "interactive",
+    deadline_s: float | None = None,
+    request_id: str = "",
 ) -> SynthesisRequest:
     """Raises BadInput naming the field. The text itself is judged by `Service.submit`, which owns the front end."""
     settled_seed, was_random = settle_seed(seed)
@@ -96,6 +100,10 @@ def make_request(
         pronunciations=settle_pronunciations(pronunciations),
         stream=stream,
         source=source,
+        client=client,
+        priority=priority,
+        deadline_s=deadline_s,
+        request_id=request_id,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,10 +10,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from cosyvoice_app.errors import AppError
+from cosyvoice_app.web.logs import note
 
-log = logging.getLogger(__name__)
-
-HTTP_TYPES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+HTTP_TYPES = {404: "not_found", 405: "method_not_allowed", 408: "too_slow", 413: "too_large"}
 
 
 def error_response(error: AppError) -> JSONResponse:
@@ -50,22 +48,31 @@ def describe_validation(errors: list[dict[str, Any]]) -> tuple[str, str | None]:
     return "; ".join(said) + ".", (first[0] if first else None)
 
 
+def error_kind(error: HTTPException) -> str:
+    return HTTP_TYPES.get(error.status_code, "invalid_request_error")
+
+
+def http_response(error: HTTPException) -> JSONResponse:
+    return _body(error.status_code, error_kind(error), str(error.detail), None, dict(error.headers or {}))
+
+
+def bug_response() -> JSONResponse:
+    return _body(500, AppError.type, "Something went wrong in the server; its log has the details.", None)
+
+
 def install(app: FastAPI) -> None:
     @app.exception_handler(AppError)
     async def on_app_error(_: Request, error: AppError) -> JSONResponse:
+        note(error=error.type)
         return error_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def on_validation(_: Request, error: RequestValidationError) -> JSONResponse:
         message, param = describe_validation(list(error.errors()))
+        note(error="invalid_request_error")
         return _body(422, "invalid_request_error", message, param)
 
     @app.exception_handler(HTTPException)
     async def on_http(_: Request, error: HTTPException) -> JSONResponse:
-        kind = HTTP_TYPES.get(error.status_code, "invalid_request_error")
-        return _body(error.status_code, kind, str(error.detail), None, dict(error.headers or {}))
-
-    @app.exception_handler(Exception)
-    async def on_bug(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return _body(500, AppError.type, "Something went wrong in the server; its log has the details.", None)
+        note(error=error_kind(error))
+        return http_response(error)

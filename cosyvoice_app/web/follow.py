@@ -7,11 +7,14 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import Request
 
-from cosyvoice_app.errors import AppError, EngineFailure
+from cosyvoice_app.errors import AppError, Cancelled, EngineFailure
 from cosyvoice_app.serving.request import Done, Event, Failed, SynthesisResult, Ticket
+from cosyvoice_app.web import logs
+from cosyvoice_app.web.caller import shown
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +50,30 @@ async def follow(ticket: Ticket) -> AsyncGenerator[Event, None]:
             event = await inbox.get()
             if event is None:
                 return
+            if isinstance(event, Done | Failed):
+                _log_end(ticket, event)
             yield event
     finally:
         ticket.cancel()
+
+
+def _log_end(ticket: Ticket, event: Done | Failed) -> None:
+    """Into the line of the HTTP request or, for the page, whose requests are many for one result, a line of its own."""
+    facts: dict[str, Any] = {}
+    if isinstance(event, Done):
+        facts["queue_s"] = round(event.result.timings.get("queue_s", 0.0), 3)
+        facts["audio_s"] = round(event.result.audio.duration_s, 3)
+    else:
+        facts["error"] = event.error.type
+    asked = ticket.request
+    if asked.source != "page":
+        logs.note(**facts)
+        return
+    outcome = "ok" if isinstance(event, Done) else "gone" if isinstance(event.error, Cancelled) else "failed"
+    logs.access(logging.INFO, "page request", {
+        "request_id": asked.request_id or ticket.id, "client": shown(asked.client), "outcome": outcome,
+        "seed": asked.seed, **logs.described(asked.text), **facts,
+    })  # fmt: skip
 
 
 async def finish(ticket: Ticket, request: Request) -> SynthesisResult:

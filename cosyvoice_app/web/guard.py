@@ -1,99 +1,212 @@
-"""What stands before every route: body size, API key, other sites' pages, and files that aren't ours to serve.
+"""What stands before every route: a name and a log line for each request, and everything that refuses one.
 
 Plain ASGI, so that streaming answers and disconnects pass through untouched.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Mapping
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosyvoice_app.errors import AppError, NotFound, TooLarge, Unauthorized
+from cosyvoice_app.errors import AppError, NotFound, TooLarge
+from cosyvoice_app.serving.request import Service
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.web.errors import error_response
+from cosyvoice_app.web import logs
+from cosyvoice_app.web.access import Hosts, Keys, Login, Origins, allowed_origins
+from cosyvoice_app.web.caller import peer_of, settle_request_id, shown
+from cosyvoice_app.web.errors import bug_response, error_kind, error_response, http_response
+from cosyvoice_app.web.limits import Rate
+from cosyvoice_app.web.slow_clients import Body, Upload
 
+log = logging.getLogger(__name__)
+
+MB = 1_000_000
 API_PREFIXES = ("/v1/", "/metrics")
-UPLOAD_PATHS = ("/v1/voices", "/v1/clone")
+PAGE_UPLOAD, PAGE_MCP = "/gradio_api/upload", "/gradio_api/mcp"
+UPLOAD_PATHS = ("/v1/voices", "/v1/clone", PAGE_UPLOAD)
+RATED_PATHS = ("/v1/audio/speech", "/v1/clone", "/v1/voices", PAGE_UPLOAD)
+LOGIN_PATH = "/login"
 FORM_SLACK_BYTES = 1 << 20
 JSON_LIMIT_BYTES = 2 << 20
-MB = 1_000_000
+CORS_PATHS = ("/v1/", "/health", "/metrics", "/openapi.json")
+REQUEST_HEADERS = ("Authorization", "Content-Type", "X-Request-ID", "X-Priority", "X-Timeout-S")
+ANSWER_HEADERS = (
+    "X-Request-ID", "X-Seed", "X-Output-Path", "X-Duration-S", "X-Sample-Rate", "X-RTF", "X-Engine", "X-Device",
+    "X-Voice-Cached", "X-Warnings", "X-Notes", "Retry-After", "Content-Disposition",
+)  # fmt: skip
+_QUIET_PATHS = ("/health", "/metrics")
+_BODY_ERRORS = ("too_large", "too_slow")
+_BODY_STATUSES = (408, 413)
+_OUTCOMES = {2: "ok", 3: "ok", 4: "refused", 5: "failed"}
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One request while it is here."""
+
+    method: str
+    path: str
+    peer: str
+    request_id: str
+    client: str
+    started: float = field(default_factory=time.monotonic)
+    status: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, service: Service, rate: Rate) -> None:
+        """Raises ConfigError for keys, origins or a login that can't be used."""
         self.app = app
-        self.api_key = settings.api_key
-        self.upload_limit_bytes = settings.max_upload_mb * MB + FORM_SLACK_BYTES
-        self.max_upload_mb = settings.max_upload_mb
+        self._service = service
+        self._rate = rate
+        self._max_upload_mb = settings.max_upload_mb
+        self._keys = Keys(settings)
+        self._login = Login(settings)
+        self._hosts = Hosts(settings, keyed=self._keys.asked_for)
+        self._origins = Origins(allowed_origins(settings.cors_origins))
+        self._with_cors: ASGIApp = self._guarded
+        if self._origins.allowed:
+            # Never with credentials: a key is sent by the page's own code, cookies and logins by nobody's.
+            self._with_cors = CORSMiddleware(
+                self._guarded,
+                allow_origins=sorted(self._origins.allowed),
+                allow_methods=("GET", "POST", "DELETE"),
+                allow_headers=REQUEST_HEADERS,
+                expose_headers=ANSWER_HEADERS,
+                allow_private_network=True,
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        try:
-            self._admit(scope, headers)
-        except AppError as error:
-            await error_response(error)(scope, receive, send)
-            return
-        if scope["path"].startswith(API_PREFIXES):
-            receive = self._counted(scope["path"], receive)
-        await self.app(scope, receive, send)
+        peer = peer_of(scope)
+        request_id = settle_request_id(Headers(scope=scope).get("x-request-id"))
+        visit = _Visit(scope["method"], scope["path"], peer, request_id, client=peer)
+        scope.setdefault("state", {}).update(request_id=request_id, client=peer, visit=visit)
+        logs.begin(visit.facts)
 
-    def _admit(self, scope: Scope, headers: Mapping[str, str]) -> None:
-        path: str = scope["path"]
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                visit.status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        try:
+            app = self._with_cors if scope["path"].startswith(CORS_PATHS) else self._guarded
+            await app(scope, receive, send_named)
+        finally:
+            _say(visit)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit: _Visit = scope["state"]["visit"]
+        upload = None
+        try:
+            self._admit(scope, visit)
+            body = Body(receive, *self._limit(visit.path))
+            receive = body.receive
+            if visit.path.startswith(PAGE_UPLOAD) and visit.method == "POST":
+                upload = Upload(body)
+                receive = upload.receive
+                if not await upload.take_in():
+                    return
+            await self.app(scope, receive, self._watched(visit, send))
+        except AppError as error:
+            visit.facts["error"] = error.type
+            if error.type not in _BODY_ERRORS:  # those are counted below, wherever they come up
+                self._service.refused(error.type)
+            await error_response(error)(scope, receive, send)
+        except HTTPException as error:  # of the body, where no route has taken it
+            if visit.status is not None:
+                raise
+            visit.facts["error"] = error_kind(error)
+            await http_response(error)(scope, receive, send)
+        except Exception as error:
+            if visit.status is not None:
+                raise
+            log.error("%s %s failed", visit.method, _shown_path(visit.path), exc_info=error)
+            await bug_response()(scope, receive, send)
+        finally:
+            if upload is not None:
+                upload.close()
+            if visit.status in _BODY_STATUSES and visit.facts.get("error") in _BODY_ERRORS:
+                self._service.refused(visit.facts["error"])
+
+    def _admit(self, scope: Scope, visit: _Visit) -> None:
+        """All that can be judged before the body. Raises the AppError to answer with."""
+        headers, path, method = Headers(scope=scope), visit.path, visit.method
+        self._hosts.check(headers)
         if path.startswith("/gradio_api/") and (_remote_file(path) or "/proxy=" in path):
             raise NotFound("This server doesn't fetch other servers' files.")
-        if not path.startswith(API_PREFIXES):
-            return
-        authorized = self._key_fits(headers.get("authorization", ""))
-        if not authorized:
-            raise Unauthorized("This API asks for a key: send `Authorization: Bearer <key>`.")
-        if (
-            not self.api_key
-            and scope["method"] not in ("GET", "HEAD")
-            and headers.get("sec-fetch-site") == "cross-site"
-        ):
-            raise Unauthorized("Calls from another site's page are refused unless the API is set up with a key.")
-        limit, what = self._limit(path)
+        authorization = headers.get("authorization", "")
+        if path.startswith(API_PREFIXES):
+            if self._keys.asked_for:
+                visit.client = self._keys.admit(authorization, visit.peer) or visit.peer
+                scope["state"]["client"] = visit.client
+            else:
+                self._origins.check(method, headers)
+        elif self._login.asked_for and path.startswith(PAGE_MCP):  # Gradio's login leaves this door open
+            self._login.admit_basic(authorization, visit.peer)
+        elif self._login.asked_for and method == "POST" and path.rstrip("/") == LOGIN_PATH:
+            self._login.begin(visit.peer)
+        limit_bytes, said = self._limit(path)
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > limit:
-            raise TooLarge(f"The request is {int(length) / MB:.1f} MB; {what}.", param="body")
-
-    def _key_fits(self, authorization: str) -> bool:
-        if not self.api_key:
-            return True
-        scheme, _, key = authorization.partition(" ")
-        sent = key.strip().encode("latin-1")  # the bytes as they came: ASGI decodes headers as Latin-1
-        return scheme.lower() == "bearer" and hmac.compare_digest(sent, self.api_key.encode())
+        if length.isdigit() and int(length) > limit_bytes:
+            raise TooLarge(f"The request is {int(length) / MB:.1f} MB; {said}.", param="body")
+        if method == "POST" and path.rstrip("/") in RATED_PATHS:
+            self._rate.admit(visit.client)
 
     def _limit(self, path: str) -> tuple[int, str]:
+        said = f"the largest upload is {self._max_upload_mb} MB (--max-upload-mb)"
         if path.startswith(UPLOAD_PATHS):
-            return self.upload_limit_bytes, f"the largest upload is {self.max_upload_mb} MB (--max-upload-mb)"
+            return self._max_upload_mb * MB + FORM_SLACK_BYTES, said
+        if path.startswith(PAGE_MCP):  # clips come inside the JSON, as base64
+            return self._max_upload_mb * MB * 4 // 3 + FORM_SLACK_BYTES, said
         return JSON_LIMIT_BYTES, f"at most {JSON_LIMIT_BYTES / MB:.1f} MB is accepted here"
 
-    def _counted(self, path: str, receive: Receive) -> Receive:
-        """For bodies sent without (or with a false) Content-Length: stop reading at the limit.
+    def _watched(self, visit: _Visit, send: Send) -> Send:
+        """Hear how the page's login went."""
+        if not (self._login.asked_for and visit.method == "POST" and visit.path.rstrip("/") == LOGIN_PATH):
+            return send
 
-        Raises HTTPException because FastAPI lets that one through while it reads a form.
-        """
-        limit, what = self._limit(path)
-        seen = 0
+        async def hear(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                self._login.succeeded(visit.peer)
+            await send(message)
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                if seen > limit:
-                    raise HTTPException(413, f"The request is too large; {what}.")
-            return message
+        return hear
 
-        return counted
+
+def _say(visit: _Visit) -> None:
+    """The request's line in the log. What a page loads to be shown, and what monitors ask, is for debugging."""
+    status = visit.status
+    outcome = _OUTCOMES.get((status or 0) // 100, "gone")
+    fine = status is not None and status < 400
+    quiet = visit.path in _QUIET_PATHS or (fine and not visit.path.startswith(API_PREFIXES))
+    facts = {
+        "request_id": visit.request_id,
+        "client": shown(visit.client),
+        "method": visit.method,
+        "path": _shown_path(visit.path),
+        "status": status,
+        "seconds": round(time.monotonic() - visit.started, 3),
+        "outcome": outcome,
+        **visit.facts,
+    }
+    logs.access(logging.DEBUG if quiet else logging.INFO, "request", facts)
+
+
+def _shown_path(path: str) -> str:
+    """Without the names of files, which the page's own paths carry behind a `=`."""
+    return path.partition("=")[0][:120]
 
 
 def _remote_file(path: str) -> bool:

@@ -21,13 +21,27 @@ from cosyvoice_app.settings import Settings
 from cosyvoice_app.voices.library import VoiceLibrary
 from cosyvoice_app.web import errors
 from cosyvoice_app.web.api import build_router
+from cosyvoice_app.web.control import EngineControl
 from cosyvoice_app.web.guard import Guard
+from cosyvoice_app.web.limits import LimitedService, Rate
+from cosyvoice_app.web.openapi import complete
+from cosyvoice_app.web.slow_clients import TimedProtocol
 
 SHUTDOWN_GRACE_S = 3
+BACKLOG = 1024
+"""Connections the system takes for us before we get to them: a hundred people may press at once."""
+CONNECTIONS = 4096
+"""Most open at once, beyond which uvicorn answers 503; fewer where the system allows fewer open files."""
+FILES_BESIDE = 256
+"""Open files that are not connections."""
+KEEP_ALIVE_S = 10
 
 
 def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> FastAPI:
     """The whole web process as one ASGI app. Starts the service with it and ends it with it."""
+    rate = Rate(settings)
+    service = LimitedService(service, settings, rate)
+    control = EngineControl(service)
     uploads = Path(tempfile.mkdtemp(prefix="cosyvoice-uploads-"))
 
     @contextlib.asynccontextmanager
@@ -37,14 +51,16 @@ def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> Fa
             yield
         finally:
             await run_in_threadpool(service.close)
+            control.close()
             shutil.rmtree(uploads, ignore_errors=True)
 
     # No /docs: FastAPI's page loads its scripts from another host. /openapi.json and docs/api.md say the same.
     app = FastAPI(title="Voice cloning", version=__version__, docs_url=None, redoc_url=None, lifespan=life)
     errors.install(app)
-    app.include_router(build_router(settings, service, library))
+    app.include_router(build_router(settings, service, library, control))
+    complete(app)
     _mount_page(app, settings, service, uploads)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, service=service, rate=rate)
     return app
 
 
@@ -66,7 +82,7 @@ def claim_port(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigError(
@@ -82,10 +98,30 @@ def serve(settings: Settings, service: Service, library: VoiceLibrary) -> None:
     with contextlib.closing(claim_port(settings.host, settings.port)) as listener:
         config = uvicorn.Config(
             build_app(settings, service, library),
-            log_level="warning",
+            http=TimedProtocol,
+            ws="none",
+            log_config=None,  # its loggers write where all others do
+            access_log=False,
+            backlog=BACKLOG,
+            limit_concurrency=_most_connections(),
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
             server_header=False,
         )
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         print(f"Serving on http://{shown}:{settings.port}", flush=True)
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _most_connections() -> int:
+    """Raises the process's own limit of open files as far as it may."""
+    try:
+        import resource
+    except ImportError:  # Windows, whose limit is far higher
+        return CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS + FILES_BESIDE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return CONNECTIONS if soft == resource.RLIM_INFINITY else max(64, min(CONNECTIONS, soft - FILES_BESIDE))
