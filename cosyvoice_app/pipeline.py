@@ -152,28 +152,30 @@ def segment_seed(seed: int, index: int) -> int:
 
 
 class Pipeline:
-    """Runs jobs on one engine. Holds no state of a request; how many may run at once is up to `stages`."""
+    """Runs jobs on one engine. Holds no state of a request: several threads may each run one, if each brings stages
+    that keep the engine to one caller at a time."""
 
-    def __init__(self, engine: Engine, voices: VoiceCache, stages: Stages | None = None) -> None:
+    def __init__(self, engine: Engine, voices: VoiceCache) -> None:
         self._engine = engine
         self._voices = voices
-        self._stages = stages or DirectStages(engine)
 
     def run(self, job: Job, *, on_progress: OnProgress = ignore_progress, on_chunk: OnChunk | None = None,
-            cancel: CancelToken | None = None) -> Spoken:
+            cancel: CancelToken | None = None, stages: Stages | None = None) -> Spoken:
         """Make the audio of `job`. Raises Cancelled, OutOfMemory, BadAudio, EngineFailure or what the encoder says of
         the clip; a failed job leaves nothing behind."""
         try:
             with _engine_errors():
-                return self._run(job, on_progress, on_chunk, cancel or NeverCancelled())
+                return self._run(job, on_progress, on_chunk, cancel or NeverCancelled(),
+                                 stages or DirectStages(self._engine))
         except OutOfMemory:
             self._voices.clear()  # whatever is kept only to save time
             raise
 
-    def _run(self, job: Job, on_progress: OnProgress, on_chunk: OnChunk | None, cancel: CancelToken) -> Spoken:
+    def _run(self, job: Job, on_progress: OnProgress, on_chunk: OnChunk | None, cancel: CancelToken,
+             stages: Stages) -> Spoken:
         started = time.perf_counter()
         unspoken = self._engine.check_text(job.segments)  # before the clip costs anything
-        voice, cached = self._voice(job, on_progress, cancel)
+        voice, cached = self._voice(job, on_progress, cancel, stages)
         style = self._engine.style_encoder.encode(job.intent, speed=job.speed)
         voice_s = time.perf_counter() - started
         utterance = Utterance(job.segments, job.intent, job.seed, job.speed, job.clip.sha256)
@@ -181,7 +183,7 @@ class Pipeline:
                 for index in range(len(job.segments))]
         pieces: list[Audio] = []
         first_audio_s = 0.0
-        with closing(self._speak(rows, job.stream, on_progress, cancel)) as spoken:  # whatever runs ahead ends with it
+        with closing(self._speak(rows, job.stream, on_progress, cancel, stages)) as spoken:  # whatever runs ahead ends with it
             for index, piece in spoken:
                 first_audio_s = first_audio_s or time.perf_counter() - started
                 if on_chunk is not None:
@@ -197,7 +199,7 @@ class Pipeline:
                      "first_audio_ms": 1000.0 * first_audio_s, "rtf": synthesis_s / audio.duration_s},
         )
 
-    def _voice(self, job: Job, on_progress: OnProgress, cancel: CancelToken) -> tuple[Voice, bool]:
+    def _voice(self, job: Job, on_progress: OnProgress, cancel: CancelToken, stages: Stages) -> tuple[Voice, bool]:
         encoder = self._engine.speaker_encoder
         refine = self._refine(job.refine)
         key = encoder.voice_key(job.clip, transcript=job.transcript, refine=refine)
@@ -207,7 +209,8 @@ class Pipeline:
             return encoder.encode(job.clip, transcript=job.transcript, refine=refine, progress=on_progress,
                                   cancel=token)
 
-        return self._voices.obtain(key, lambda: self._stages.encode(make, cancel=cancel), cancel=cancel)
+        with stages.aside():
+            return self._voices.obtain(key, lambda: stages.encode(make, cancel=cancel), cancel=cancel)
 
     def _refine(self, asked: Refine) -> Refine:
         """`asked`, or the most the engine has when it has no such step."""
@@ -215,7 +218,7 @@ class Pipeline:
         return asked if asked in offered else offered[-1]
 
     def _speak(
-        self, rows: list[Row], stream: bool, on_progress: OnProgress, cancel: CancelToken
+        self, rows: list[Row], stream: bool, on_progress: OnProgress, cancel: CancelToken, stages: Stages
     ) -> Generator[tuple[int, Audio], None, None]:
         """(index of the segment, finished audio), in order."""
 
@@ -224,26 +227,26 @@ class Pipeline:
             on_progress(Progress("speaking", index / len(rows), f"{index + 1}/{len(rows)}"))
 
         def predict(row: Row, token: CancelToken) -> Any:
-            return self._stages.predict(row, cancel=token)
+            return stages.predict(row, cancel=token)
 
         engine = self._engine
         if stream and isinstance(engine, StreamingEngine):
             for row in rows:
                 report(row.index)
-                for piece in _with_pause_after(self._stages.stream(row, cancel=cancel), row):
+                for piece in _with_pause_after(stages.stream(row, cancel=cancel), row):
                     yield row.index, piece
         elif engine.capabilities.overlaps and len(rows) > 1:
             with run_ahead(lambda token: (predict(row, token) for row in rows), cancel, depth=1) as ahead:
                 for row, features in zip(rows, ahead, strict=True):
                     report(row.index)
-                    yield row.index, self._decode(row, features, cancel)
+                    yield row.index, self._decode(row, features, cancel, stages)
         else:
             for row in rows:
                 report(row.index)
-                yield row.index, self._decode(row, predict(row, cancel), cancel)
+                yield row.index, self._decode(row, predict(row, cancel), cancel, stages)
 
-    def _decode(self, row: Row, features: Any, cancel: CancelToken) -> Audio:
-        raw = self._stages.decode(features, row, cancel=cancel)
+    def _decode(self, row: Row, features: Any, cancel: CancelToken, stages: Stages) -> Audio:
+        raw = stages.decode(features, row, cancel=cancel)
         audio = judge(raw, row.segment, speed=_whole_speed(row))
         if self._engine.capabilities.trim_silence:
             audio = trim_silence(audio)

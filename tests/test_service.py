@@ -39,7 +39,8 @@ from cosyvoice_app.pipeline import EngineFacts
 from cosyvoice_app.serving.messages import Report
 from cosyvoice_app.serving.process import describe_exit
 from cosyvoice_app.serving.request import Done, Failed, Queued, Status, SynthesisRequest, SynthesisResult, Ticket
-from cosyvoice_app.serving.service import EngineService, _device_warnings
+from cosyvoice_app.serving.service import EngineService
+from cosyvoice_app.serving.state import device_warnings
 from cosyvoice_app.serving.supervisor import Limits
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import PromptClip
@@ -142,8 +143,8 @@ def test_requests_of_one_instant_name_their_own_files(start: Start, tmp_path: Pa
     tickets = [service.submit(ask(p0, seed=seed)) for seed in range(1, 7)]
     paths = [ticket.result(60.0).path for ticket in tickets]
     assert len({pcm_hash(path) for path in paths}) == 6
-    assert [path.name for path in paths if path] == \
-        ["output_20260304_120000.wav", *(f"output_20260304_120000_{n}.wav" for n in range(2, 7))]
+    assert {path.name for path in paths if path} == \
+        {"output_20260304_120000.wav", *(f"output_20260304_120000_{n}.wav" for n in range(2, 7))}
 
 
 @pytest.mark.parametrize(("seed", "rate_hz"), [(9008, 16_000), (9009, 44_100)])
@@ -230,8 +231,8 @@ def test_a_disk_that_refuses_is_told_to_its_owner(start: Start, tmp_path: Path, 
 # Queue and cancel.
 
 
-def test_places_in_the_queue_are_honest_and_a_waiting_request_can_leave(shared: EngineService, p0: PromptClip) -> None:
-    service = shared
+def test_places_in_the_queue_are_honest_and_a_waiting_request_can_leave(start: Start, p0: PromptClip) -> None:
+    service = start(max_batch=1)
     running = service.submit(ask(p0, seed=SLOW_SEED))
     until_running(service, running)
     first, second, third = (service.submit(ask(p0, seed=seed)) for seed in (1, 2, 3))
@@ -247,7 +248,7 @@ def test_places_in_the_queue_are_honest_and_a_waiting_request_can_leave(shared: 
 
 
 def test_a_full_queue_says_when_to_come_back(start: Start, p0: PromptClip) -> None:
-    service = start(max_queue=2)
+    service = start(max_queue=2, max_batch=1)
     running = service.submit(ask(p0, seed=SLOW_SEED))
     until_running(service, running)
     waiting = [service.submit(ask(p0, seed=seed)) for seed in (1, 2)]
@@ -290,7 +291,7 @@ def test_waiting_for_a_result_no_longer_than_asked_cancels_it(shared: EngineServ
 
 
 def test_a_killed_worker_costs_the_running_request_only(start: Start, p0: PromptClip) -> None:
-    service = start()
+    service = start(max_batch=1)
     running = service.submit(ask(p0, seed=SLOW_SEED))
     waiting = service.submit(ask(p0))
     until_running(service, running)
@@ -305,7 +306,7 @@ def test_a_killed_worker_costs_the_running_request_only(start: Start, p0: Prompt
 
 
 def test_a_stuck_worker_is_replaced(start: Start, p0: PromptClip) -> None:
-    service = start(limits=replace(IMPATIENT, heartbeat_s=3.0))
+    service = start(max_batch=1, limits=replace(IMPATIENT, heartbeat_s=3.0))
     running = service.submit(ask(p0, seed=SLOW_SEED))
     waiting = service.submit(ask(p0))
     until_running(service, running)
@@ -323,7 +324,7 @@ def test_a_stuck_worker_is_replaced(start: Start, p0: PromptClip) -> None:
 
 
 def test_a_request_over_its_time_ends_and_a_deaf_engine_with_it(start: Start, p0: PromptClip) -> None:
-    service = start("engines_for_tests:DeafTone", timeout_s=1)
+    service = start("engines_for_tests:DeafTone", timeout_s=1, max_batch=1)
     pid = service.status().worker_pid
     running = service.submit(ask(p0, seed=SLOW_SEED))
     waiting = service.submit(ask(p0))
@@ -372,7 +373,7 @@ def test_ready_means_ready(start: Start, p0: PromptClip) -> None:
 
 
 def test_restart_is_a_new_process_and_the_queue_survives(start: Start, p0: PromptClip) -> None:
-    service = start()
+    service = start(max_batch=1)
     pids = [service.status().worker_pid]
     for _ in range(3):
         before, after = service.restart()
@@ -507,11 +508,11 @@ def test_the_web_process_imports_no_torch(tmp_path: Path) -> None:
 
 def test_status_warns_when_a_component_is_not_where_it_was_asked_to_be() -> None:
     facts = EngineFacts("lite", "cpu", "no usable GPU", "fp32", "hash", ToneEngine.capabilities)
-    assert "runs on cpu: no usable GPU" in _device_warnings("cuda", facts, None)[0]
-    assert _device_warnings("auto", facts, Report(1, {"vocoder": "cpu"}, {})) == ()
+    assert "runs on cpu: no usable GPU" in device_warnings("cuda", facts, None)[0]
+    assert device_warnings("auto", facts, Report(1, {"vocoder": "cpu"}, {})) == ()
     on_gpu = EngineFacts("lite", "cuda:0", "found", "fp32", "hash", ToneEngine.capabilities)
     report = Report(1, {"vocoder": "cuda:0", "speaker_encoder": "cpu"}, {})
-    assert "speaker_encoder on cpu" in _device_warnings("cuda", on_gpu, report)[0]
+    assert "speaker_encoder on cpu" in device_warnings("cuda", on_gpu, report)[0]
 
 
 def test_metrics_count_what_happened(start: Start, p0: PromptClip) -> None:

@@ -38,6 +38,8 @@ TONE = Capabilities(
     rate_hz=24_000,
     max_prompt_s=15.0,
     refine=("off", "fast", "full"),
+    max_rows=8,
+    concurrent=True,
 )
 
 KNOWN = {"lite": LITE, "cosyvoice3": COSYVOICE3, "tone": TONE}

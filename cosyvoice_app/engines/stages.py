@@ -6,6 +6,7 @@ The pipeline has one row at a time and several jobs may be under way, each in a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from cosyvoice_app.engines.base import Engine, StreamingEngine
@@ -14,6 +15,10 @@ from cosyvoice_app.types import Audio, CancelToken, Row, Voice
 
 class Stages(Protocol):
     """Every call blocks until its own row is done and raises Cancelled soon after `cancel` is."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """To be entered while waiting for something that isn't the device, so that nobody waits for this job."""
+        ...
 
     def encode(self, make: Callable[[CancelToken], Voice], *, cancel: CancelToken) -> Voice:
         """Run `make`, which uses the speaker encoder; others may be let in at its `check`s."""
@@ -37,6 +42,9 @@ class DirectStages:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def encode(self, make: Callable[[CancelToken], Voice], *, cancel: CancelToken) -> Voice:
         return make(cancel)

@@ -5,11 +5,14 @@ Errors travel as `AppError.to_dict()`, so that a worker can't make the web proce
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cosyvoice_app.pipeline import EngineFacts, Job, Spoken
+from cosyvoice_app.serving.batches import StageCounts
+from cosyvoice_app.serving.request import Priority
 from cosyvoice_app.types import Audio, Progress
+from cosyvoice_app.voices.cache import CacheCounts
 
 # To the worker.
 
@@ -18,6 +21,7 @@ from cosyvoice_app.types import Audio, Progress
 class Run:
     job_id: str
     job: Job
+    priority: Priority = "interactive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,16 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The live state, read when asked for. `components` is empty until the engine is loaded."""
+    """The live state, read when asked for. `components` is empty until the engine is loaded.
+
+    `stages` and `caches` count from the worker's start.
+    """
 
     token: int
     components: dict[str, str]
     memory: dict[str, int]
+    stages: dict[str, StageCounts] = field(default_factory=dict)
+    caches: dict[str, CacheCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from dataclasses import replace
 
 from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import AppError, Cancelled, NoEngine, TimedOut
-from cosyvoice_app.outputs import OutputStore, describe, describe_prompt
-from cosyvoice_app.pipeline import EngineFacts, Spoken, plan
+from cosyvoice_app.outputs import OutputStore
+from cosyvoice_app.pipeline import plan
+from cosyvoice_app.serving.delivery import Delivery
+from cosyvoice_app.serving.flights import Flight, Flights, capacity
 from cosyvoice_app.serving.messages import (
     Cancel,
     FromWorker,
@@ -28,24 +30,25 @@ from cosyvoice_app.serving.messages import (
     JobFailed,
     JobProgress,
     Loading,
+    Ready,
     Report,
     Run,
 )
 from cosyvoice_app.serving.metrics import Metrics
 from cosyvoice_app.serving.process import WorkerProcess
-from cosyvoice_app.serving.queue import RequestQueue, RequestTicket
+from cosyvoice_app.serving.queue import RequestQueue
 from cosyvoice_app.serving.reports import Reports
 from cosyvoice_app.serving.request import (
     Chunk,
-    Done,
     Failed,
     Status,
     SynthesisRequest,
-    SynthesisResult,
     Ticket,
     Working,
 )
+from cosyvoice_app.serving.state import device_warnings
 from cosyvoice_app.serving.supervisor import Limits, Supervisor
+from cosyvoice_app.serving.ticket import RequestTicket
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.frontend import DEFAULT_LIMITS, FrontEnd, prepare
 from cosyvoice_app.text.language import NATIVE_LANGUAGES
@@ -53,6 +56,7 @@ from cosyvoice_app.text.notices import unspoken
 from cosyvoice_app.text.pronunciation_file import PronunciationFile
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.types import Capabilities
+from cosyvoice_app.voices.cache import CacheCounts
 
 log = logging.getLogger(__name__)
 
@@ -67,21 +71,22 @@ class EngineService:
     def __init__(self, settings: Settings, *, outputs: OutputStore | None = None, limits: Limits | None = None) -> None:
         self._settings = settings
         self._limits = limits or Limits()
-        self._outputs = outputs or OutputStore(settings.outputs)
         self._pronunciations = PronunciationFile(settings.pronunciations)
         self._expected = registry.capabilities(settings)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._inbox: queue.SimpleQueue[tuple[WorkerProcess, FromWorker] | None] = queue.SimpleQueue()
         self._queue = RequestQueue(settings.max_queue)
-        self._running: RequestTicket | None = None
-        self._abandoned_at: float | None = None
+        self._flights = Flights()
         self._typical_s = _FIRST_GUESS_S
         self._reports = Reports()
         self._restarting: Future[tuple[Status, Status]] | None = None
+        self._draining = False
         self._closed = False
+        self._watched_at = 0.0
         self._started_at = time.monotonic()
-        self._metrics = Metrics(waiting=lambda: len(self._queue), running=lambda: int(self._running is not None))
+        self._metrics = Metrics(waiting=lambda: len(self._queue), running=lambda: self._flights.wanted)
+        self._delivery = Delivery(outputs or OutputStore(settings.outputs), self._metrics, self._fail)
         self._engine = Supervisor(settings, self._limits, on_lost=self._fail_running,
                                   on_message=lambda process, message: self._inbox.put((process, message)),
                                   on_started=self._metrics.worker_started)
@@ -96,6 +101,13 @@ class EngineService:
         self._thread.start()
 
     def submit(self, request: SynthesisRequest) -> Ticket:
+        try:
+            return self._submit(request)
+        except AppError as error:
+            self._metrics.refused(error.type)
+            raise
+
+    def _submit(self, request: SynthesisRequest) -> Ticket:
         entries, trouble = self._pronunciations.current()
         job = plan(request.clip, request.text, seed=request.seed, max_chars=self._settings.max_chars,
                    transcript=request.prompt_text, instruct=request.instruct, speed=request.speed,
@@ -128,13 +140,14 @@ class EngineService:
         answer = self._ask()
         with self._lock:
             engine, facts = self._engine, self._engine.facts
-            warnings = _device_warnings(self._settings.device, facts, answer)
+            warnings = device_warnings(self._settings.device, facts, answer)
             if answer is None and engine.process is not None:
                 warnings += (f"The engine process did not answer within {self._limits.answer_s:g} s; "
                              "its memory and devices are the last it reported.",)
                 answer = self._reports.last
+            waits = f"finishing {self._flights.wanted} before the restart" if self._draining else ""
             return Status(
-                state=engine.state, detail=engine.detail,
+                state=engine.state, detail=waits or engine.detail,
                 engine=facts.engine if facts else self._settings.engine,
                 device=facts.device if facts else "",
                 device_reason=facts.device_reason if facts else "",
@@ -143,21 +156,27 @@ class EngineService:
                 components=answer.components if answer else {},
                 memory=answer.memory if answer else {"rss": 0, "device_allocated": 0, "device_reserved": 0},
                 capabilities=facts.capabilities if facts else None,
-                queue=len(self._queue), running=int(self._running is not None and self._abandoned_at is None),
+                queue=len(self._queue), running=self._flights.wanted,
                 uptime_s=time.monotonic() - self._started_at,
                 worker_pid=engine.process.pid if engine.process else None, warnings=warnings,
             )
 
     def restart(self, *, drain: bool = False) -> tuple[Status, Status]:
-        """A second call while one is under way waits for the same restart."""
+        """A second call while one is under way waits for the same restart; one without `drain` ends the other's
+        patience."""
         with self._lock:
             current = self._restarting
             mine: Future[tuple[Status, Status]] = Future()
             if current is None:
                 self._restarting = mine
+                self._draining = drain
+            elif not drain:
+                self._draining = False
+            self._changed.notify_all()
         if current is not None:
             return current.result()
         try:
+            self._drain()
             mine.set_result(self._end("respawn", "The engine was restarted while this request ran. Send it again."))
         except BaseException as error:
             mine.set_exception(error)
@@ -165,6 +184,7 @@ class EngineService:
         finally:
             with self._lock:
                 self._restarting = None
+                self._draining = False
         return mine.result()
 
     def unload(self) -> tuple[Status, Status]:
@@ -181,7 +201,14 @@ class EngineService:
     def metrics(self) -> bytes:
         """Prometheus text."""
         answer = self._ask()
-        return self._metrics.text(answer.memory if answer else {})
+        self._metrics.worker.tell(answer, answer.memory if answer else {})
+        return self._metrics.text()
+
+    def refused(self, reason: str) -> None:
+        self._metrics.refused(reason)
+
+    def watch_cache(self, name: str, counts: Callable[[], CacheCounts]) -> None:
+        self._metrics.worker.watch_cache(name, counts)
 
     def close(self) -> None:
         """End the worker; everyone who still waits is told."""
@@ -192,11 +219,13 @@ class EngineService:
             gone = NoEngine("The server is shutting down.")
             self._fail_waiting(gone)
             process = self._engine.end("unload", gone)
+            self._changed.notify_all()
         if process is not None:
             process.stop(self._limits.stop_s)
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
+        self._delivery.close()
         with self._lock:
             self._changed.notify_all()
 
@@ -210,32 +239,36 @@ class EngineService:
                 item = None
             try:
                 with self._lock:
-                    deliver = self._handle(*item) if item is not None else None
+                    if item is not None:
+                        self._handle(*item)
                     self._watch()
                     if self._engine.state == "failed":  # also when no process could be started to say so
                         self._fail_waiting(self._no_engine())
                     self._dispatch()
                     self._changed.notify_all()
-                if deliver is not None:
-                    deliver()
             except Exception:
                 log.exception("the service met an error of its own and goes on")
 
-    def _handle(self, process: WorkerProcess, message: FromWorker) -> Callable[[], None] | None:
+    def _handle(self, process: WorkerProcess, message: FromWorker) -> None:
         if self._engine.handle(process, message):
             if isinstance(message, Loading):
-                self._tell_waiting()
+                for ticket in self._queue:
+                    ticket.post(Working(self._engine.loading_progress))
+            if isinstance(message, Ready):
+                self._flights.capacity = capacity(self._settings.max_batch, message.facts.capabilities)
             if isinstance(message, Gone):
+                self._metrics.worker.ended()
                 self._reports.forget()
-            if self._engine.state == "failed":
-                self._fail_waiting(self._no_engine())
-            return None
-        if isinstance(message, Report):
+        elif isinstance(message, Report):
+            self._metrics.worker.tell(message, message.memory)
             self._reports.answer(message)
-            return None
-        ticket = self._running
-        if ticket is None or message.job_id != ticket.id:  # type: ignore[union-attr]
-            return None
+        elif isinstance(message, JobProgress | JobChunk | JobDone | JobFailed):
+            flight = self._flights.get(message.job_id)
+            if flight is not None:
+                self._heard(flight, message)
+
+    def _heard(self, flight: Flight, message: JobProgress | JobChunk | JobDone | JobFailed) -> None:
+        ticket = flight.ticket
         match message:
             case JobProgress():
                 ticket.post(Working(message.progress))
@@ -243,86 +276,89 @@ class EngineService:
                 ticket.first_audio_at = ticket.first_audio_at or time.monotonic()
                 ticket.post(Chunk(message.audio, message.index))
             case JobFailed():
-                self._running = self._abandoned_at = None
+                self._flights.remove(ticket.id)
                 self._fail(ticket, AppError.from_dict(message.error))
                 if message.poisoned:
                     self._engine.expect_end()
             case JobDone():
-                self._running = self._abandoned_at = None
+                self._flights.remove(ticket.id)
                 self._engine.job_succeeded()
+                self._typical_s += 0.2 * (time.monotonic() - (ticket.started_at or 0.0) - self._typical_s)
                 facts = self._engine.facts
                 if facts is not None and not ticket.ended:
-                    return lambda: self._deliver(ticket, message.spoken, facts)
-        return None
+                    self._delivery.hand_over(ticket, message.spoken, facts)
 
     def _watch(self) -> None:
+        """What time brings: hangs, due restarts, deadlines. Looks at every request, so not at every message."""
         self._engine.tick()
-        ticket, now = self._running, time.monotonic()
-        if ticket is None or ticket.started_at is None:
+        now = time.monotonic()
+        if now - self._watched_at < _TICK_S / 2:
             return
-        if self._abandoned_at is not None:
-            if now - self._abandoned_at > self._limits.cancel_s:
-                self._engine.replace(TimedOut("The engine did not let go of a stopped request."))
-        elif now - ticket.started_at > self._settings.timeout_s:
-            self._abandon(ticket, TimedOut(
-                f"The request ran longer than the {self._settings.timeout_s} s allowed and was stopped. "
-                "Try a shorter text, or raise --timeout-s."))
+        self._watched_at = now
+        for ticket in self._queue:
+            waited_s = now - ticket.submitted_at
+            if waited_s > self._settings.queue_timeout_s:
+                self._give_up(ticket, TimedOut(
+                    f"The request waited longer than the {self._settings.queue_timeout_s} s allowed and was given up. "
+                    "Send it again when fewer are waiting, or raise --queue-timeout-s."))
+            elif (late := ticket.late(now)) is not None:
+                self._give_up(ticket, late)
+        for flight in self._flights:
+            if flight.abandoned_at is None:
+                self._watch_running(flight, now)
+        if self._flights.stuck(now, self._limits.cancel_s) and (
+                not self._flights.wanted or self._flights.stuck(now, 2 * self._limits.cancel_s)):
+            self._engine.replace(TimedOut("The engine did not let go of a stopped request and was replaced, which "
+                                          "ended this one too. Send it again."))
+
+    def _watch_running(self, flight: Flight, now: float) -> None:
+        ticket = flight.ticket
+        late = ticket.late(now)
+        if late is None and ticket.started_at is not None and now - ticket.started_at > self._settings.timeout_s:
+            late = TimedOut(f"The request ran longer than the {self._settings.timeout_s} s allowed and was stopped. "
+                            "Try a shorter text, or raise --timeout-s.")
+        if late is not None:
+            self._abandon(flight, late)
 
     def _dispatch(self) -> None:
-        while self._engine.state == "ready" and self._running is None and len(self._queue):
+        """Hand on what waits, unless the worker must soon go: for a restart, or because it won't let go of a job."""
+        if self._draining or self._flights.stuck(time.monotonic(), self._limits.cancel_s):
+            return
+        while self._engine.state == "ready" and self._flights.has_room and len(self._queue):
             ticket = self._queue.pop()
-            if ticket.ended:
-                continue
-            ticket.started_at = time.monotonic()
-            self._running = ticket
-            self._engine.send(Run(ticket.id, ticket.job))
-
-    def _deliver(self, ticket: RequestTicket, spoken: Spoken, facts: EngineFacts) -> None:
-        """Write the file and hand out the result. Outside the lock: a slow disk holds up nobody else's request."""
-        request, job = ticket.request, ticket.job
-        started, now = ticket.started_at or ticket.submitted_at, time.monotonic()
-        self._typical_s += 0.2 * (now - started - self._typical_s)
-        timings = {**spoken.timings, "queue_s": started - ticket.submitted_at, "total_s": now - ticket.submitted_at}
-        try:
-            path = self._outputs.save(spoken.audio, describe(request.text, job, spoken, facts, timings))
-        except AppError as error:
-            self._fail(ticket, error)
-            return
-        except Exception as error:
-            log.exception("a result could not be saved")
-            self._fail(ticket, AppError(f"The result could not be saved ({type(error).__name__})."))
-            return
-        ticket.post(Done(SynthesisResult(
-            audio=spoken.audio, path=path, seed=job.seed, segments=tuple(segment.text for segment in job.segments),
-            warnings=spoken.warnings, notes=spoken.notes, engine=facts.engine, device=facts.device,
-            precision=facts.precision, model_hash=facts.model_hash, voice_cached=spoken.voice_cached, timings=timings,
-            prompt=describe_prompt(job.clip),
-        )))
-        self._metrics.finished(latency_s=timings["total_s"], queue_s=timings["queue_s"], rtf=timings["rtf"],
-                               first_audio_s=(ticket.first_audio_at or now) - ticket.submitted_at)
+            if not ticket.ended:
+                self._flights.add(ticket)
+                self._engine.send(Run(ticket.id, ticket.job, ticket.request.priority))
 
     # How requests end badly.
 
     def _cancel(self, ticket: RequestTicket) -> None:
         with self._lock:
+            flight = self._flights.get(ticket.id)
             if self._queue.remove(ticket):
                 self._fail(ticket, Cancelled("The request was stopped before it began."))
-            elif self._running is ticket and self._abandoned_at is None:
-                self._abandon(ticket, Cancelled("The request was stopped."))
+            elif flight is not None and flight.abandoned_at is None:
+                self._abandon(flight, Cancelled("The request was stopped."))
+            else:  # its audio is being saved
+                self._fail(ticket, Cancelled("The request was stopped."))
+            self._changed.notify_all()
 
-    def _abandon(self, ticket: RequestTicket, error: AppError) -> None:
+    def _give_up(self, ticket: RequestTicket, error: AppError) -> None:
+        if self._queue.remove(ticket):
+            self._fail(ticket, error)
+
+    def _abandon(self, flight: Flight, error: AppError) -> None:
         """Tell the owner at once; the worker lets go at its next step, and is replaced if it does not."""
-        self._abandoned_at = time.monotonic()
-        self._engine.send(Cancel(ticket.id))
-        self._fail(ticket, error)
+        flight.abandoned_at = time.monotonic()
+        self._engine.send(Cancel(flight.ticket.id))
+        self._fail(flight.ticket, error)
 
     def _fail(self, ticket: RequestTicket, error: AppError) -> None:
         if ticket.post(Failed(error)):
             self._metrics.failed(error.type)
 
     def _fail_running(self, error: AppError) -> None:
-        ticket, self._running, self._abandoned_at = self._running, None, None
-        if ticket is not None:
+        for ticket in self._flights.clear():
             self._fail(ticket, error)
 
     def _fail_waiting(self, error: AppError) -> None:
@@ -330,6 +366,11 @@ class EngineService:
             self._fail(ticket, error)
 
     # Helpers of the callers.
+
+    def _drain(self) -> None:
+        """Wait until nothing runs, if the restart is to be a patient one. Nothing runs longer than its time-out."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._draining or not self._flights.wanted)
 
     def _end(self, then: str, why: str) -> tuple[Status, Status]:
         before = self.status()
@@ -355,11 +396,8 @@ class EngineService:
         process = self._engine.process
         return None if process is None or self._closed else self._reports.ask(process, self._limits.answer_s)
 
-    def _tell_waiting(self) -> None:
-        for ticket in self._queue:
-            ticket.post(Working(self._engine.loading_progress))
-
     def _retry_after_s(self) -> int:
+        """When a place in the full queue should be free: as soon as one request more has ended."""
         return max(1, min(600, math.ceil(self._typical_s)))
 
     def _refuse_without_engine(self) -> None:
@@ -375,22 +413,3 @@ class EngineService:
     def _raise_if_closed(self) -> None:
         if self._closed:
             raise NoEngine("The server is shutting down.")
-
-
-def _device_warnings(asked: str, facts: EngineFacts | None, report: Report | None) -> tuple[str, ...]:
-    """Say it when a component does not run where the engine does, or the engine not where it was asked to.
-
-    A style encoder reads words and may do so on the CPU without a loss.
-    """
-    if facts is None:
-        return ()
-    warnings = []
-    if asked != "auto" and not facts.device.startswith(asked):
-        warnings.append(f"--device {asked} was asked for, but the engine runs on {facts.device}: "
-                        f"{facts.device_reason}.")
-    elsewhere = {name: place for name, place in (report.components if report else {}).items()
-                 if place.partition(":")[0] != facts.device.partition(":")[0] and name != "style_encoder"}
-    if elsewhere:
-        places = ", ".join(f"{name} on {place}" for name, place in elsewhere.items())
-        warnings.append(f"The engine runs on {facts.device}, but {places}.")
-    return tuple(warnings)

@@ -1,7 +1,8 @@
-"""The engine worker: a process that owns the device, runs one job at a time and says what it is doing.
+"""The engine worker: a process that owns the device, runs the jobs it is sent and says what it is doing.
 
-Its main thread loads the engine and runs the jobs. A listener thread takes orders and answers questions meanwhile, and
-a third one beats, so that a process that is stuck (and not merely busy) can be told from one that works.
+Its main thread loads the engine and starts a thread for each job; `batcher.py` lets them onto the device. A listener
+thread takes orders and answers questions meanwhile, and another one beats, so that a process that is stuck (and not
+merely busy) can be told from one that works. How many jobs run at once is up to whoever sends them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from cosyvoice_app.engines.base import Engine
 from cosyvoice_app.engines.failure import is_poisonous, release_memory, translate
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.errors import AppError, Cancelled, ConfigError, EngineFailure, OutOfMemory, is_out_of_memory
-from cosyvoice_app.pipeline import EngineFacts, Job, Pipeline
+from cosyvoice_app.pipeline import EngineFacts, Pipeline
+from cosyvoice_app.serving.batcher import BatchedStages
 from cosyvoice_app.serving.messages import (
     AskStatus,
     Cancel,
@@ -39,7 +41,7 @@ from cosyvoice_app.serving.messages import (
     ToWorker,
 )
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.voices.cache import VoiceCache
+from cosyvoice_app.voices.cache import MB, VoiceCache
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +67,12 @@ class Worker:
         self._line = line
         self._settings = settings
         self._send_lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._cancels: dict[str, JobCancel] = {}
+        self._voices = VoiceCache(settings.voice_memory_mb * MB)
         self._engine: Engine | None = None
+        self._stages: BatchedStages | None = None
+        self._poisoned = False
 
     def main(self) -> None:
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
@@ -75,12 +80,22 @@ class Worker:
         engine = self._load()
         if engine is None:
             return
-        self._engine = engine
+        stages = BatchedStages(engine, max_batch=self._settings.max_batch, wait_ms=self._settings.batch_wait_ms)
+        self._engine, self._stages = engine, stages
+        pipeline = Pipeline(engine, self._voices)
         self._send(Ready(EngineFacts.of(engine)))
-        pipeline = Pipeline(engine, VoiceCache())
-        while (order := self._jobs.get()) is not None:
-            if not self._run(pipeline, order.job_id, order.job):
-                return
+        running: list[threading.Thread] = []
+        while (order := self._orders.get()) is not None:
+            running = [thread for thread in running if thread.is_alive()]
+            thread = threading.Thread(target=self._run, args=(pipeline, stages, order), name=f"job-{order.job_id[:8]}",
+                                      daemon=True)
+            thread.start()
+            running.append(thread)
+        if self._poisoned:
+            return  # the other jobs' threads may hang on the device for ever
+        for thread in running:
+            thread.join()
+        stages.close()
         engine.close()
 
     def _load(self) -> Engine | None:
@@ -101,17 +116,19 @@ class Worker:
             return engine
         return None
 
-    def _run(self, pipeline: Pipeline, job_id: str, job: Job) -> bool:
-        """Run one job and tell the end of it. False when this process must not go on."""
+    def _run(self, pipeline: Pipeline, stages: BatchedStages, order: Run) -> None:
+        """Run one job and tell the end of it."""
+        job_id = order.job_id
         cancel = self._cancels.setdefault(job_id, JobCancel())
         poisoned = False
         answer: FromWorker
         try:
-            spoken = pipeline.run(
-                job, cancel=cancel,
-                on_progress=lambda progress: self._send(JobProgress(job_id, progress)),
-                on_chunk=lambda audio, index: self._send(JobChunk(job_id, audio, index)),
-            )
+            with stages.job(order.priority) as own:
+                spoken = pipeline.run(
+                    order.job, cancel=cancel, stages=own,
+                    on_progress=lambda progress: self._send(JobProgress(job_id, progress)),
+                    on_chunk=lambda audio, index: self._send(JobChunk(job_id, audio, index)),
+                )
             answer = JobDone(job_id, spoken)
         except Cancelled as error:
             answer = JobFailed(job_id, error.to_dict())
@@ -124,7 +141,9 @@ class Worker:
         if isinstance(answer, JobFailed):
             release_memory()  # after the except block: until then the traceback holds the job's tensors
         self._send(answer)
-        return not poisoned
+        if poisoned:
+            self._poisoned = True
+            self._orders.put(None)
 
     def _listen(self) -> None:
         while True:
@@ -135,7 +154,7 @@ class Worker:
             match order:
                 case Run():
                     self._cancels[order.job_id] = JobCancel()
-                    self._jobs.put(order)
+                    self._orders.put(order)
                 case Cancel():
                     token = self._cancels.get(order.job_id)
                     if token is not None:
@@ -143,21 +162,23 @@ class Worker:
                 case AskStatus():
                     self._send(self._report(order.token))
                 case Shutdown():
-                    self._jobs.put(None)
+                    self._orders.put(None)
                     for token in list(self._cancels.values()):
                         token.set()
                     if self._engine is None:
                         os._exit(0)  # loading can't be interrupted politely
 
     def _report(self, token: int) -> Report:
-        engine = self._engine
-        if engine is None:
-            return Report(token, {}, read_memory())
-        try:
-            return Report(token, engine.components(), engine.memory())
-        except Exception:
-            log.exception("the engine can't say how it is")
-            return Report(token, {}, read_memory())
+        engine, stages = self._engine, self._stages
+        components: dict[str, str] = {}
+        memory = read_memory()
+        if engine is not None:
+            try:
+                components, memory = engine.components(), engine.memory()
+            except Exception:
+                log.exception("the engine can't say how it is")
+        return Report(token, components, memory, dict(stages.counts) if stages else {},
+                      {"voice_memory": self._voices.counts()})
 
     def _beat(self) -> None:
         pause = threading.Event()
