@@ -1,16 +1,17 @@
 """Results on disk: `output_YYYYMMDD_HHMMSS.wav` and the `.json` beside it that can make the same audio again.
 
 A name is never taken from a user and never overwrites: whoever publishes first owns it, the next one gets `_2`, `_3`,
-across threads and processes. A file with a final name is always whole.
+across threads and processes. A file with a final name is always whole. Names sort by time; from the tenth of one second
+on as people and file managers sort numbers (`_9`, `_10`), for leading zeros would be another name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
+import logging
 import os
-import time
+import threading
 import uuid
 from collections.abc import Callable
 from datetime import datetime
@@ -20,11 +21,13 @@ from typing import Any
 from cosyvoice_app import __version__
 from cosyvoice_app.audio.encode import encode
 from cosyvoice_app.errors import AppError
+from cosyvoice_app.leftovers import remove_leftovers
 from cosyvoice_app.pipeline import EngineFacts, Job, Spoken
 from cosyvoice_app.types import Audio, PromptClip
 
+log = logging.getLogger(__name__)
+
 _TEMP_PREFIX, _TEMP_SUFFIX = ".unfinished-", ".tmp"
-_STALE_S = 3600.0
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EACCES)
 
 
@@ -64,9 +67,12 @@ class OutputStore:
         """`clock` gives local time. Raises AppError when the folder can't be made or written to."""
         self.folder = folder.expanduser().resolve()
         self._clock = clock
+        self._naming = threading.Lock()
+        self._stem, self._last_number = "", 0
+        self._told_of_sync = False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._remove_stale()
+            remove_leftovers(self.folder, f"{_TEMP_PREFIX}*{_TEMP_SUFFIX}")
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
 
@@ -84,17 +90,15 @@ class OutputStore:
                 path = self._publish_pair(wav, f"output_{now:%Y%m%d_%H%M%S}", facts)
             finally:
                 wav.unlink(missing_ok=True)
-            _sync_folder(self.folder)
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
+        self._sync_folder()
         return path
 
     def _publish_pair(self, wav: Path, stem: str, facts: dict[str, Any]) -> Path:
         """The sidecar goes first and holds the name, so that no WAV is ever seen without one."""
-        number = 1
         while True:
-            name = stem if number == 1 else f"{stem}_{number}"
-            number += 1
+            name = self._next_name(stem)
             final, beside = self.folder / f"{name}.wav", self.folder / f"{name}.json"
             if final.exists() or beside.exists():
                 continue
@@ -103,11 +107,23 @@ class OutputStore:
             try:
                 if not publish(note, beside):
                     continue
-                if publish(wav, final):
+                published = False
+                try:
+                    published = publish(wav, final)
+                finally:
+                    if not published:
+                        beside.unlink(missing_ok=True)
+                if published:
                     return final
-                beside.unlink()
             finally:
                 note.unlink(missing_ok=True)
+
+    def _next_name(self, stem: str) -> str:
+        """One that this store has not tried yet, so that many results in one second don't try each other's names."""
+        with self._naming:
+            self._last_number = self._last_number + 1 if stem == self._stem else 1
+            self._stem = stem
+            return stem if self._last_number == 1 else f"{stem}_{self._last_number}"
 
     def _write_temp(self, write: Callable[[Path], None]) -> Path:
         path = self.folder / f"{_TEMP_PREFIX}{os.getpid()}-{uuid.uuid4().hex}{_TEMP_SUFFIX}"
@@ -118,12 +134,21 @@ class OutputStore:
             raise
         return path
 
-    def _remove_stale(self) -> None:
-        """Leftovers of a process that was killed while writing. Recent ones may belong to a living process."""
-        for path in self.folder.glob(f"{_TEMP_PREFIX}*{_TEMP_SUFFIX}"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _STALE_S:
-                    path.unlink()
+    def _sync_folder(self) -> None:
+        """Make the new names themselves durable. Windows has no such call and some file systems refuse it; the files
+        are whole all the same."""
+        if os.name == "nt":
+            return
+        try:
+            handle = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            if not self._told_of_sync:
+                log.warning("%s can't be synced, so a power cut may cost its newest files: %s", self.folder, error)
+            self._told_of_sync = True
 
 
 def publish(temporary: Path, final: Path) -> bool:
@@ -148,7 +173,11 @@ def _publish_without_links(temporary: Path, final: Path) -> bool:
         os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
         return False
-    os.replace(temporary, final)
+    try:
+        os.replace(temporary, final)
+    except BaseException:
+        final.unlink(missing_ok=True)
+        raise
     return True
 
 
@@ -157,17 +186,6 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new names themselves durable. Windows has no such call."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _cannot_write(folder: Path, error: OSError) -> AppError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -79,6 +80,35 @@ def test_names_sort_by_time_and_are_safe_everywhere(tmp_path: Path) -> None:
     assert names[1:3] == ["output_20260304_120000.wav", "output_20260304_120000_2.wav"]
 
 
+def test_more_than_nine_in_one_second_are_counted_on(tmp_path: Path) -> None:
+    store = OutputStore(tmp_path, clock=frozen)
+    names = [store.save(audio(), {}).stem for _ in range(12)]
+    assert names == ["output_20260304_120000", *(f"output_20260304_120000_{n}" for n in range(2, 13))]
+
+
+def test_a_name_tried_once_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred results in one second must not try each other's names: that would be 5000 looks at the disk."""
+    store = OutputStore(tmp_path, clock=frozen)
+    asked = 0
+    exists = Path.exists
+
+    def counted(path: Path) -> bool:
+        nonlocal asked
+        asked += 1
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", counted)
+    for _ in range(100):
+        store.save(audio(), {})
+    assert asked == 200, "a look for each of two files"
+
+
+def test_the_next_second_begins_again(tmp_path: Path) -> None:
+    moments = iter([NOON, NOON, datetime(2026, 3, 4, 12, 0, 1), NOON])
+    store = OutputStore(tmp_path, clock=lambda: next(moments))
+    assert [store.save(audio(), {}).stem[-8:] for _ in range(4)] == ["4_120000", "120000_2", "4_120001", "120000_3"]
+
+
 def test_a_name_taken_by_a_lone_sidecar_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "output_20260304_120000.json").write_text("{}")
     assert OutputStore(tmp_path, clock=frozen).save(audio(), {}).name == "output_20260304_120000_2.wav"
@@ -134,6 +164,48 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(AppError, match="No space left"):
         store.save(audio(), {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_wav_that_can_t_be_published_leaves_no_sidecar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    store = OutputStore(tmp_path, clock=frozen)
+    link, replace = os.link, os.replace
+
+    def broken(source: Path, final: Path) -> None:
+        if final.suffix == ".wav":
+            raise OSError(5, "Input/output error")
+        (link if links else replace)(source, final)
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(outputs.os, "link", broken if links else no_links)
+    monkeypatch.setattr(outputs.os, "replace", broken)
+    with pytest.raises(AppError, match="Input/output error"):
+        store.save(audio(), {})
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert store.save(audio(), {}).exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders are not synced there")
+def test_a_folder_that_can_t_be_synced_costs_no_result_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = OutputStore(tmp_path, clock=frozen)
+    sync = os.fsync
+
+    def files_only(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(22, "Invalid argument")
+        sync(handle)
+
+    monkeypatch.setattr(outputs.os, "fsync", files_only)
+    paths = [store.save(audio(), {}) for _ in range(3)]
+    assert all(path.exists() and path.with_suffix(".json").exists() for path in paths)
+    assert caplog.text.count("can't be synced") == 1
 
 
 def test_leftovers_of_a_killed_process_go_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
