@@ -100,14 +100,20 @@ def test_a_body_that_is_too_large(api: httpx.Client, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/v1/clone", "multipart/form-data; boundary=x"), ("/v1/audio/speech", "application/json")]
+    ("path", "kind"),
+    [
+        ("/v1/clone", "multipart/form-data; boundary=x"),
+        ("/v1/audio/speech", "application/json"),
+        ("/gradio_api/upload", "multipart/form-data; boundary=x"),
+    ],
 )
 def test_a_too_large_body_without_a_length_is_cut_off(server: Server, path: str, kind: str) -> None:
     """Sent in chunks, without end: the server must answer 413 long before it has read it all."""
     sent = 0
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:
         line.sendall(
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n".encode()
         )
         start = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
         line.sendall(f"{len(start):x}\r\n".encode() + start + b"\r\n")
@@ -211,9 +217,10 @@ def test_each_caller_gets_their_own_audio(api: httpx.Client, server: Server, p0_
 
 
 def test_a_full_queue_says_when_to_come_back(tmp_path: Path, p0_wav: Path) -> None:
-    with running(tmp_path, "--max-queue", "1") as server, httpx.Client(base_url=server.url, timeout=60) as api:
-        with ThreadPoolExecutor(6) as pool:
-            answers = list(pool.map(lambda _: clone(api, p0_wav), range(6)))
+    options = ("--max-queue", "1", "--max-batch", "1")
+    with running(tmp_path, *options) as server, httpx.Client(base_url=server.url, timeout=60) as api:
+        with ThreadPoolExecutor(12) as pool:
+            answers = list(pool.map(lambda _: clone(api, p0_wav), range(12)))
         refused = [answer for answer in answers if answer.status_code == 429]
         assert refused and {answer.status_code for answer in answers} == {200, 429}
         for answer in refused:
