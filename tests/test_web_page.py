@@ -289,7 +289,7 @@ def test_every_string_asked_for_exists_and_every_string_is_used() -> None:
     asked = set(re.findall(r'(?:i18n\(|say\(\w+, |say\("\w+", )"(\w+)"', source))
     assert asked <= i18n.strings("en").keys()
     table = i18n.strings("en").keys()
-    families = ("error_", "finding_", "kind_", "stage_", "state_", "refine_", "sample_")
+    families = ("error_", "finding_", "kind_", "stage_", "state_", "refine_", "sample_", "language_")
     used = set(re.findall(r"""["'](\w+)["'](?!: \()""", source))
     unused = {key for key in table if key not in used and not key.startswith(families)}
     assert not unused

@@ -20,7 +20,7 @@ from cosyvoice_app.audio.recognise import recognise_english
 from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import AppError, AssetError, BadInput, EngineFailure
 from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, PROMPT_TEXT_MAX_CHARS, SPEED_MAX, SPEED_MIN
-from cosyvoice_app.serving.request import Done, Failed, Queued, Service, Status, Ticket, Working
+from cosyvoice_app.serving.request import Chunk, Done, Failed, Queued, Service, Status, Ticket, Working
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.tags import write
@@ -31,6 +31,7 @@ from cosyvoice_app.web.answers import report
 from cosyvoice_app.web.door import make_request, random_seed, settle_pronunciations, settle_seed, settle_speed
 from cosyvoice_app.web.follow import follow
 from cosyvoice_app.web.i18n import Lang, error_heading, language_of, say
+from cosyvoice_app.web.live import Live
 
 MB = 1_000_000
 SAMPLES = Path(__file__).with_name("samples")
@@ -51,6 +52,7 @@ class Desk:
         self.settings = settings
         self.service = service
         self.uploads = uploads
+        self.live = Live()
         self._tickets: dict[str, set[Ticket]] = {}
         self._lock = threading.Lock()
         self._readings: Callable[[Segment], Sequence[Said]] | None = None
@@ -106,7 +108,7 @@ class Desk:
 
         Args:
             clip: Audio file with 3-15 seconds of one person speaking.
-            text: What to say, in English or Chinese.
+            text: What to say, in English or Chinese or another language of the engine.
             prompt_text: The clip's exact words; optional, brings the voice closer.
             instruct: How to say it, for example "speak gently, slower"; optional.
             seed: Whole number from 1 to 100000000, or blank for a random one.
@@ -133,15 +135,20 @@ class Desk:
                 pronunciations=pronunciations,
                 default_refine=self.settings.refine,
                 source="page",
+                client=f"page:{request.session_hash or ''}",
             )
             ticket = await run_in_threadpool(self.service.submit, asked)
-            with self._kept(request.session_hash or ticket.id, ticket):
+            with self._kept(request.session_hash or ticket.id, ticket), self.live.broadcast() as broadcast:
+                yield gr.skip(), gr.skip(), page_parts.progress(None, lang, broadcast.token)
                 async for event in follow(ticket):
                     if isinstance(event, (Queued, Working)):
-                        yield gr.skip(), gr.skip(), page_parts.progress(event, lang)
+                        yield gr.skip(), gr.skip(), page_parts.progress(event, lang, broadcast.token)
+                    elif isinstance(event, Chunk):
+                        broadcast.add(event.audio)
                     elif isinstance(event, Failed):
                         raise event.error
                     elif isinstance(event, Done):
+                        broadcast.end(whole=True)
                         made = event.result
                         html = await run_in_threadpool(page_parts.result, made, self.settings.outputs, lang)
                         handed_out = await run_in_threadpool(self._hand_out, made.path)
@@ -299,9 +306,14 @@ class Desk:
         chosen = self.settings.refine if self.settings.refine in capabilities.refine else capabilities.refine[0]
         return gr.update(choices=choices, value=chosen, visible=len(choices) > 1), gr.update(active=False)
 
-    async def restart(self, request: gr.Request) -> AsyncIterator[str]:
-        """Restart the engine's process; its memory is given back. Returns memory before and after, as HTML."""
-        async for html in self._change("restarting", self.service.restart, request):
+    async def restart(self, drain: bool, request: gr.Request) -> AsyncIterator[str]:
+        """Restart the engine's process; its memory is given back. Returns memory before and after, as HTML.
+
+        Args:
+            drain: Let the requests that run finish first; otherwise they are stopped.
+        """
+        doing = "draining" if drain else "restarting"
+        async for html in self._change(doing, lambda: self.service.restart(drain=bool(drain)), request):
             yield html
 
     async def unload(self, request: gr.Request) -> AsyncIterator[str]:

@@ -90,6 +90,16 @@ _TABLE: dict[str, tuple[str, str]] = {
     "words_heading": ("2 · Words", "2 · 文字"),
     "text": ("Text to say", "要说的文字"),
     "text_placeholder": ("English or Chinese, or both", "中文、英文或中英混合"),
+    "text_in": ("{names} or {last}", "{names}或{last}"),
+    "language_zh": ("Chinese", "中文"),
+    "language_en": ("English", "英文"),
+    "language_ja": ("Japanese", "日文"),
+    "language_ko": ("Korean", "韩文"),
+    "language_de": ("German", "德文"),
+    "language_es": ("Spanish", "西班牙文"),
+    "language_fr": ("French", "法文"),
+    "language_it": ("Italian", "意大利文"),
+    "language_ru": ("Russian", "俄文"),
     "text_info": (
         "A reading can be spelled out: [h][ào] for Mandarin, [M][AY0][N][UW1][T] for English. [pause 0.8s] waits.",
         "可以标注读音：中文写 [h][ào]，英文写 [M][AY0][N][UW1][T]；[pause 0.8s] 表示停顿。",
@@ -126,6 +136,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "speed_info": ("1 = as the voice speaks", "1 = 原声语速"),
     "generate": ("Generate", "生成"),
     "stop": ("Stop", "停止"),
+    "listen": ("Play while it is made", "边生成边播放"),
     # result
     "result_heading": ("3 · Result", "3 · 结果"),
     "result": ("Audio", "音频"),
@@ -149,7 +160,8 @@ _TABLE: dict[str, tuple[str, str]] = {
     "warnings": ("Please note", "请注意"),
     # progress
     "queued_next": ("Next in line…", "即将开始…"),
-    "queued": ("Waiting: {position} ahead", "排队中：前面还有 {position} 个"),
+    "queued": ("Waiting: {position} before you", "排队中：前面还有 {position} 个"),
+    "progress": ("Progress", "进度"),
     "stage_voice": ("Listening to the clip", "正在分析片段"),
     "stage_measuring": ("Measuring the voice", "正在测量声音"),
     "stage_fitting": ("Fitting the voice to the clip", "正在拟合声音"),
@@ -163,10 +175,14 @@ _TABLE: dict[str, tuple[str, str]] = {
     "engine_heading": ("Engine and memory", "引擎与内存"),
     "engine_info": (
         "Restart ends the engine's process and starts a new one: all its memory is given back. Unload ends it until "
-        "Load, or the next start. Running requests of everyone are stopped.",
-        "“重启”会结束引擎进程并重新启动，彻底释放内存；“卸载”结束进程，直到再次“加载”。所有人正在运行的请求都会停止。",
+        "Load, or the next start. What runs is stopped, for everyone, unless Restart lets it finish. What waits stays "
+        "in line through a restart; Unload refuses it.",
+        "“重启”会结束引擎进程并重新启动，彻底释放内存；“卸载”结束进程，直到再次“加载”。"
+        "所有人正在运行的请求都会停止，除非重启前让它们完成；排队的请求在重启后继续，卸载时则被拒绝。",
     ),
     "restart": ("Restart", "重启"),
+    "drain": ("Restart only when what runs is done", "等正在运行的请求完成后再重启"),
+    "draining": ("Waiting for what runs, then restarting the engine…", "等待正在运行的请求完成，然后重启引擎…"),
     "unload": ("Unload", "卸载"),
     "load": ("Load", "加载"),
     "restarting": ("Restarting the engine…", "正在重启引擎…"),

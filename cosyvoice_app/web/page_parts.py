@@ -11,6 +11,7 @@ from typing import Any, get_args
 from cosyvoice_app.errors import AppError
 from cosyvoice_app.serving.request import Queued, Status, SynthesisResult, Working
 from cosyvoice_app.text.frontend import FrontEnd
+from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.types import Capabilities, InstructKind, Said
 from cosyvoice_app.web.i18n import Lang, error_heading, has, say
 from cosyvoice_app.web.picture import picture_data_uri
@@ -117,8 +118,17 @@ def can_do(engine: Capabilities, lang: Lang) -> str:
     return say(lang, "instruct_can", can=can) + (say(lang, "instruct_cannot", cannot=cannot) if cannot else "")
 
 
-def progress(event: Queued | Working | None, lang: Lang) -> str:
-    """While a request runs. `vc-running` is what the style sheet looks at to show Stop."""
+def languages(engine: Capabilities, lang: Lang) -> str:
+    """What the text may be in, for the box where it is typed."""
+    if set(engine.languages) == set(NATIVE_LANGUAGES):
+        return say(lang, "text_placeholder")
+    *names, last = (say(lang, f"language_{code}") if has(f"language_{code}") else code for code in engine.languages)
+    return say(lang, "text_in", names=("、" if lang == "zh" else ", ").join(names), last=last) if names else last
+
+
+def progress(event: Queued | Working | None, lang: Lang, stream: str = "") -> str:
+    """While a request runs. `vc-running` is what the style sheet looks at to show Stop, and `stream` the name under
+    which page_player.js fetches the audio."""
     fraction: float | None = None
     if event is None:
         text = say(lang, "sent")
@@ -132,9 +142,12 @@ def progress(event: Queued | Working | None, lang: Lang) -> str:
             text += f" · {event.progress.message}"
     width = f"{100 * min(max(fraction or 0.0, 0.0), 1.0):.0f}"
     unknown = "" if fraction else " unknown"  # a bar at 0 looks stuck, so it moves until there is progress to show
+    named = f' data-stream="{escape(stream)}"' if stream else ""
+    measured = f' aria-valuenow="{width}"' if fraction else ""
     return (
-        f'<div class="vc-running"><div class="vc-note">{escape(text)}</div>'
-        f'<div class="vc-bar{unknown}"><i style="width:{width}%"></i></div></div>'
+        f'<div class="vc-running"{named}><div class="vc-note" role="status">{escape(text)}</div>'
+        f'<div class="vc-bar{unknown}" role="progressbar" aria-label="{escape(say(lang, "progress"))}"{measured}>'
+        f'<i style="width:{width}%"></i></div></div>'
     )
 
 

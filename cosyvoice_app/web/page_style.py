@@ -1,4 +1,4 @@
-"""How the page looks: the theme. Rules are in page.css, the one script in page_head.html."""
+"""How the page looks: the theme. Rules are in page.css, scripts in page_head.html and page_player.js."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import gradio as gr
 
 CSS_FILE = Path(__file__).with_name("page.css")
 HEAD_FILE = Path(__file__).with_name("page_head.html")
+PLAYER_FILE = Path(__file__).with_name("page_player.js")
 FONTS = (
     "ui-sans-serif",
     "system-ui",

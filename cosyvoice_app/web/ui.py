@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from cosyvoice_app.audio.recognise import why_not
@@ -24,7 +24,7 @@ from cosyvoice_app.types import Capabilities
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.desk import Desk
 from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
-from cosyvoice_app.web.page_style import CSS_FILE, HEAD_FILE, theme
+from cosyvoice_app.web.page_style import CSS_FILE, HEAD_FILE, PLAYER_FILE, theme
 
 _ENGINE_CAN = "engine_can"
 """Key of a string that depends on the engine."""
@@ -52,6 +52,8 @@ _WHOLE_CHIP_JS = """(text) => { const zh = (navigator.language || "").toLowerCas
   const chip = zh ? %s : %s; return (text || "").trim() === chip ? "" : chip; }"""
 # A browser may forbid a page to keep anything; the list then lasts as long as the tab.
 _REMEMBER_JS = "(list) => { try { localStorage.setItem('pronunciations', list || ''); } catch (_) { return; } }"
+_REMEMBER_LISTEN_JS = "(on) => { try { localStorage.setItem('listen', on ? 'on' : 'off'); } catch (_) { return; } }"
+_RECALL_LISTEN_JS = "() => { try { return localStorage.getItem('listen') !== 'off'; } catch (_) { return true; } }"
 _RECALL_JS = "() => { try { return localStorage.getItem('pronunciations') || ''; } catch (_) { return ''; } }"
 
 
@@ -78,6 +80,8 @@ def translations(engine: Capabilities | None, chips: Sequence[Chip]) -> gr.I18n:
         tables[lang] |= {f"chip_{index}": chip.label[column] for index, chip in enumerate(chips)}
     for lang in LANGS:
         tables[lang][_ENGINE_CAN] = page_parts.can_do(engine, lang) if engine else ""
+        if engine:
+            tables[lang]["text_placeholder"] = page_parts.languages(engine, lang)
     return gr.I18n(**tables, **dict.fromkeys(("zh-CN", "zh-TW", "zh-HK", "zh-Hans", "zh-Hant"), tables["zh"]))
 
 
@@ -95,7 +99,8 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
             gr.HTML(i18n("tagline"), elem_classes="vc-note")
             gone = {lang: escape(say(lang, "status_gone")) for lang in LANGS}
             gr.HTML(
-                f'<div id="status-line" data-gone-en="{gone["en"]}" data-gone-zh="{gone["zh"]}"></div>',
+                f'<div id="status-line" data-gone-en="{gone["en"]}" data-gone-zh="{gone["zh"]}" '
+                f'data-rate-hz="{engine.rate_hz if engine else ""}"></div>',
                 elem_id="status",
             )
         with gr.Row(equal_height=False):
@@ -212,6 +217,8 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                         elem_id="result",
                         waveform_options=gr.WaveformOptions(waveform_progress_color="#4f46e5"),
                     )
+                    # Whole segments are played, so that the request is the same with and without it.
+                    listen = gr.Checkbox(True, label=i18n("listen"), elem_id="listen", container=False)
                     summary = gr.HTML(i18n("result_idle"), elem_id="summary", elem_classes="vc-note")
                     with gr.Accordion(i18n("details"), open=False):
                         info = gr.JSON(show_label=False, elem_id="info")
@@ -224,6 +231,7 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
                 restart = gr.Button(i18n("restart"), size="sm", elem_id="restart")
                 unload = gr.Button(i18n("unload"), size="sm", elem_id="unload")
                 load = gr.Button(i18n("load"), size="sm", elem_id="load")
+            drain = gr.Checkbox(False, label=i18n("drain"), elem_id="drain", container=False)
             engine_note = gr.HTML(elem_id="engine-note")
 
         accept_uploads_only(clip)
@@ -288,7 +296,9 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
             button.click(None, [instruct], [instruct], js=js, api_visibility="private")
         dice.click(desk.random_seed, None, [seed], api_name="random_seed", queue=False, show_progress="hidden")
         keep.click(None, [info], [seed], js=_KEEP_JS, api_visibility="private")
-        restart.click(desk.restart, None, [engine_note], api_name="restart", **free)
+        page.load(None, None, [listen], js=_RECALL_LISTEN_JS, api_visibility="private")
+        listen.change(None, [listen], None, js=_REMEMBER_LISTEN_JS, api_visibility="private")
+        restart.click(desk.restart, [drain], [engine_note], api_name="restart", **free)
         unload.click(desk.unload, None, [engine_note], api_name="unload", **free)
         load.click(desk.load, None, [engine_note], api_name="load", **free)
         until_loaded = gr.Timer(2.0, active=True)
@@ -307,6 +317,10 @@ def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path
     def status(request: Request) -> HTMLResponse:
         lang = language_of(request.headers.get("accept-language"))
         return HTMLResponse(page_parts.status_line(service.status(), lang))
+
+    @app.get("/page/stream/{token}", include_in_schema=False)
+    async def stream(token: str) -> Response:
+        return await desk.live.answer(token)
 
     gr.mount_gradio_app(
         app,
@@ -328,6 +342,7 @@ def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path
         theme=theme(),
         css_paths=CSS_FILE,
         head_paths=HEAD_FILE,
+        head=f"<script>{PLAYER_FILE.read_text('utf-8')}</script>",
     )
     # Gradio checks that a caller's files are uploads only on pages it has launched itself. Without this line a call
     # that names a file of this machine instead of an upload would have it opened.

@@ -32,12 +32,15 @@ class Watched:
     """A visitor's page, with what must not happen on it: console errors and requests to other hosts."""
 
     def __init__(
-        self, browser: Browser, url: str, *, locale: str = "en-US", width: int = 1280, height: int = 900
+        self, browser: Browser, url: str, *, locale: str = "en-US", width: int = 1280, height: int = 900,
+        init_script: str = "",
     ) -> None:
         self.errors: list[str] = []
         self.strangers: list[str] = []
         context = browser.new_context(locale=locale, viewport={"width": width, "height": height})
         context.set_default_timeout(60_000)
+        if init_script:
+            context.add_init_script(init_script)
         self.page: Page = context.new_page()
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
