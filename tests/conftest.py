@@ -11,9 +11,9 @@ import pytest
 from web_server import api, server  # noqa: F401 - fixtures
 
 from cosyvoice_app import assets
-from cosyvoice_app.audio.prompt import load_prompt
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.types import PromptClip
+from cosyvoice_app.voices.clips import ClipCache
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +39,12 @@ def p1_wav(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def p0(p0_wav: Path) -> PromptClip:
-    return load_prompt(p0_wav)
+    return ClipCache().load(p0_wav)  # shared by all tests, so nothing may write to it
 
 
 @pytest.fixture(scope="session")
 def p1(p1_wav: Path) -> PromptClip:
-    return load_prompt(p1_wav)
+    return ClipCache().load(p1_wav)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cosyvoice_app.audio.prompt import PromptRefused, load_prompt
+from cosyvoice_app.audio.prompt import PromptRefused, examine, load_prompt
 from cosyvoice_app.errors import NotFound, PromptError, TooLarge
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import CacheCounts, PromptClip
@@ -102,6 +102,13 @@ def test_what_is_shared_can_t_be_changed_and_what_can_isn_t_shared(p0_wav: Path)
     first.report["ok"] = False
     first.report["warnings"].append("mine")
     assert same(cache.load(p0_wav), plain)
+
+
+def test_the_doctor_and_the_speaking_share_one_judgement(clips: Path, judged: list[Any]) -> None:
+    cache = ClipCache()
+    for name in ("p.wav", "len_2.9.wav"):
+        assert examine(clips / name, load=cache.load) == examine(clips / name)
+    assert cache.load(clips / "p.wav").report["ok"] and len(judged) == 2
 
 
 def test_it_is_bounded(p0_wav: Path, p1_wav: Path, judged: list[Any]) -> None:

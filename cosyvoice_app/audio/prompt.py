@@ -7,6 +7,7 @@ line.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,12 @@ def prompt_from_samples(samples: npt.ArrayLike, rate_hz: int, *,
 
 
 def examine(source: Path | bytes, *, name_hint: str = "", window_s: tuple[float, float] | None = None,
-            max_bytes: int = io.MAX_BYTES) -> dict[str, Any]:
+            max_bytes: int = io.MAX_BYTES, load: Callable[..., PromptClip] = load_prompt) -> dict[str, Any]:
     """The doctor's report as JSON-ready data: {"ok": bool, "error": message or None, ...measures}. Never raises
-    AppError.
+    AppError. `load` may be a cache's way in the place of `load_prompt`.
     """
     try:
-        return load_prompt(source, name_hint=name_hint, window_s=window_s, max_bytes=max_bytes).report
+        return load(source, name_hint=name_hint, window_s=window_s, max_bytes=max_bytes).report
     except PromptRefused as refused:
         return refused.report
     except AppError as error:
