@@ -40,7 +40,7 @@ _FORMS = {
                  gain=1 / 0.95),
     # A page leaves when it holds so many microseconds; a whole second by default.
     "opus": _Form("ogg", "libopus", "s16", (8_000, 12_000, 16_000, 24_000, 48_000), 64_000,
-                  (("page_duration", "60000"),)),
+                  (("page_duration", "40000"),)),
     "flac": _Form("flac", "flac", "s16"),
     "aac": _Form("adts", "aac", "fltp", _MPEG_HZ, 96_000),
 }
@@ -56,7 +56,7 @@ def slices(audio: Audio) -> Iterator[Audio]:
 class StreamEncoder:
     """`feed` audio [n] at `rate_hz`, get the bytes that are ready; `finish` gives the rest.
 
-    Up to about 0.1 s of audio stays in an encoder of mp3, opus, flac or aac until more comes or the end.
+    Up to 0.15 s of audio stays in an encoder of mp3, opus, flac or aac until more comes or the end.
     """
 
     def __init__(self, fmt: str, rate_hz: int) -> None:
