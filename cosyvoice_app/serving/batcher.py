@@ -117,6 +117,7 @@ class BatchedStages:
 
     def ask(self, call: _Call) -> Any:
         """Wait for the call's result, or raise its error, or Cancelled at once when the job is stopped."""
+        call.cancel.check()
         with self._changed:
             if self._closed:
                 raise EngineFailure("The engine is being ended.")
