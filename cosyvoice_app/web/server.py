@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -110,7 +111,26 @@ def serve(settings: Settings, service: Service, library: VoiceLibrary) -> None:
         )
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         print(f"Serving on http://{shown}:{settings.port}", flush=True)
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config, service).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the service before the connections, so that everyone who waits is told why and need not be cut off.
+
+    Deaf to a second Ctrl-C: the end is under way, and cut short it would leave things behind.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await run_in_threadpool(self._service.close)
+        await super().shutdown(sockets)
 
 
 def _most_connections() -> int:
