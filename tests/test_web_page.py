@@ -9,6 +9,7 @@ import string
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +23,12 @@ from web_server import Server, pcm_hash, running
 
 from cosyvoice_app.engines.capabilities import COSYVOICE3, LITE
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.serving.request import Queued, Working
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.instruct import INSTRUCT_CHIPS
-from cosyvoice_app.types import Capabilities
+from cosyvoice_app.types import Capabilities, Progress
 from cosyvoice_app.web import desk as desk_module
-from cosyvoice_app.web import i18n, ui
+from cosyvoice_app.web import i18n, page_parts, ui
 from cosyvoice_app.web.desk import Desk
 
 
@@ -213,6 +215,22 @@ def test_restart_changes_the_worker(tmp_path: Path) -> None:
         assert api.get("/health").json()["state"] == "ready"
 
 
+def test_a_restart_may_wait_for_what_runs(tmp_path: Path, p0_wav: Path) -> None:
+    with running(tmp_path, engine="engines_for_tests:QuickTone") as server, httpx.Client(base_url=server.url) as api:
+        page = client(server, tmp_path)
+        for drain, saved in ((True, 1), (False, 1)):
+            job = page.submit(clip=handle_file(str(p0_wav)), text="你好。", seed="9010", api_name="/synthesize")
+            while api.get("/health").json()["running"] == 0:
+                time.sleep(0.02)
+            assert "MB" in page.predict(drain=drain, api_name="/restart")
+            if drain:
+                assert job.result()[1]["seed"] == 9010
+            else:
+                with pytest.raises(AppError, match="restarted"):
+                    job.result()
+            assert len(server.saved()) == saved
+
+
 # the clip's words
 
 
@@ -325,6 +343,31 @@ def test_chips_are_pairs_in_both_languages() -> None:
 def test_the_status_line_speaks_the_browsers_language(api: httpx.Client) -> None:
     assert "就绪" in api.get("/page/status", headers={"Accept-Language": "zh-CN"}).text
     assert "Ready" in api.get("/page/status", headers={"Accept-Language": "en"}).text
+
+
+@pytest.mark.parametrize(
+    ("engine", "english", "chinese"),
+    [
+        (LITE, "English or Chinese, or both", "中文、英文或中英混合"),
+        (
+            COSYVOICE3,
+            "Chinese, English, Japanese, Korean, German, Spanish, French, Italian or Russian",
+            "中文、英文、日文、韩文、德文、西班牙文、法文、意大利文或俄文",
+        ),
+        (replace(LITE, languages=("xx",)), "xx", "xx"),
+    ],
+)
+def test_the_text_box_names_the_engines_languages(engine: Capabilities, english: str, chinese: str) -> None:
+    assert page_parts.languages(engine, "en") == english and page_parts.languages(engine, "zh") == chinese
+    assert all(i18n.has(f"language_{code}") for code in COSYVOICE3.languages)
+
+
+def test_the_place_in_the_queue_and_the_stream_are_told() -> None:
+    waiting = page_parts.progress(Queued(3), "en", "name<")
+    assert "3 before you" in waiting and 'data-stream="name&lt;"' in waiting and 'role="status"' in waiting
+    assert "前面还有 3 个" in page_parts.progress(Queued(3), "zh")
+    assert "data-stream" not in page_parts.progress(None, "en")
+    assert 'aria-valuenow="50"' in page_parts.progress(Working(Progress("speaking", 0.5)), "en")
 
 
 # what will be read

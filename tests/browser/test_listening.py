@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from browser.chromium import Watched, started
@@ -198,3 +199,13 @@ def test_switched_off_half_way_it_falls_silent_and_the_request_goes_on(
     state(visitor, "stopped")
     open_gate(cache(gated), 9)
     finished(visitor, gated)
+
+
+def test_a_restart_half_way_silences_and_says_so(visitor: Watched, gated: Server, p0_wav: Path) -> None:
+    visitor.give(str(p0_wav), TEXT, "13")
+    visitor.page.click("#generate")
+    state(visitor, "playing")
+    assert httpx.post(f"{gated.url}/v1/engine/restart", timeout=60).status_code == 200
+    state(visitor, "stopped")
+    visitor.page.wait_for_selector("#summary .vc-box.bad")
+    assert "restarted" in visitor.page.inner_text("#summary")
