@@ -8,17 +8,20 @@ import json
 import wave
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import av
 import httpx
 import numpy as np
 import openai
 import pytest
-import soundfile
 from web_server import Server, pcm_hash, running
 
-MAGIC = {"wav": b"RIFF", "flac": b"fLaC", "opus": b"OggS", "mp3": b"\xff"}
-TYPES = {"wav": "audio/wav", "flac": "audio/flac", "opus": "audio/ogg", "mp3": "audio/mpeg", "pcm": "audio/pcm"}
+from cosyvoice_app.audio.io import decode
+
+MAGIC = {"wav": b"RIFF", "aac": b"\xff\xf1", "flac": b"fLaC", "opus": b"OggS", "mp3": b"\xff"}
+TYPES = {"wav": "audio/wav", "flac": "audio/flac", "opus": "audio/ogg", "mp3": "audio/mpeg", "aac": "audio/aac",
+         "pcm": "audio/pcm"}  # fmt: skip
 
 
 def clone(api: httpx.Client, clip: Path | bytes, text: str = "海边的风很凉快。", **fields: str) -> httpx.Response:
@@ -148,7 +151,8 @@ def test_type_extension_magic_and_content_agree(
         samples, found_hz = np.frombuffer(answer.content, "<i2") / 32767, rate_hz
     else:
         assert answer.content.startswith(MAGIC[fmt]) or (fmt == "mp3" and answer.content.startswith(b"ID3"))
-        samples, found_hz = soundfile.read(io.BytesIO(answer.content))
+        heard = decode(answer.content)
+        samples, found_hz = heard.samples, heard.rate_hz
     if fmt in ("wav", "flac", "pcm"):
         assert found_hz == rate_hz and len(samples) == rate_hz
         assert 20 * np.log10(np.abs(samples).max()) == pytest.approx(-30, abs=0.2)
@@ -197,10 +201,11 @@ def test_streamed_audio_is_the_saved_audio(api: httpx.Client, server: Server, vo
         assert file.readframes(file.getnframes()) == streamed
 
 
-@pytest.mark.parametrize("fmt", ["wav", "mp3", "opus", "flac"])
+@pytest.mark.parametrize("fmt", ["wav", "mp3", "opus", "flac", "aac"])
 def test_every_streamed_format_decodes_to_the_whole(api: httpx.Client, voice: str, fmt: str) -> None:
     body = {"input": LONG, "voice": voice, "seed": 7, "response_format": fmt}
-    whole, rate_hz = soundfile.read(io.BytesIO(api.post("/v1/audio/speech", json=body).content))
+    heard = decode(api.post("/v1/audio/speech", json=body).content)
+    whole, rate_hz = heard.samples, heard.rate_hz
     answer = api.post("/v1/audio/speech", json={**body, "stream_format": "audio"})
     assert answer.headers["content-type"] == TYPES[fmt]
     with av.open(io.BytesIO(answer.content)) as file:  # reads a stream of unknown length to its end
@@ -359,6 +364,42 @@ def test_the_official_client(server: Server, voice: str) -> None:
     with pytest.raises(openai.NotFoundError):
         client.audio.speech.create(model="tts-1", voice="alloy", input="早上好。")
     assert [model.id for model in client.models.list()] == ["tone"]
+    assert client.models.retrieve("tone").owned_by == "local"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt")
+    with pytest.raises(openai.UnprocessableEntityError):
+        client.audio.speech.create(model="tts-1", voice=voice, input="早上好。", extra_body={"sed": 1})
+
+
+@pytest.mark.parametrize("fmt", sorted(TYPES))
+def test_the_official_client_in_every_format_whole_streamed_and_as_events(
+    server: Server, voice: str, tmp_path: Path, fmt: str
+) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    asked: dict[str, Any] = {"model": "tts-1", "voice": voice, "input": LONG, "response_format": fmt}
+    whole = client.audio.speech.create(**asked, extra_body={"seed": 7}).content
+    file = tmp_path / f"streamed.{fmt}"
+    with client.audio.speech.with_streaming_response.create(
+        **asked, extra_body={"seed": 7, "stream_format": "audio"}
+    ) as streaming:
+        streaming.stream_to_file(file)
+    with client.audio.speech.with_streaming_response.create(
+        **asked, stream_format="sse", extra_body={"seed": 7}
+    ) as events:
+        told = [json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: ")]
+    from_events = b"".join(base64.b64decode(event["audio"]) for event in told[:-1])
+    assert told[-1]["type"] == "speech.audio.done"
+    assert len(from_events) == file.stat().st_size
+    if fmt != "opus":  # every Ogg stream has a random serial number
+        assert from_events == file.read_bytes(), "two ways to stream the same bytes"
+    if fmt == "pcm":
+        assert from_events == whole
+        return
+    lengths = []
+    for data in (whole, from_events):
+        with av.open(io.BytesIO(data)) as opened:
+            lengths.append(sum(frame.samples / frame.sample_rate for frame in opened.decode(audio=0)))
+    assert lengths[0] == pytest.approx(lengths[1], abs=0.1)
 
 
 # a caller's own pronunciations

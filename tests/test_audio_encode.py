@@ -13,7 +13,7 @@ from cosyvoice_app.audio.io import decode
 from cosyvoice_app.errors import BadInput
 from cosyvoice_app.types import Audio
 
-MAGIC = {"wav": b"RIFF", "flac": b"fLaC", "mp3": (b"\xff", b"ID3"), "opus": b"OggS"}
+MAGIC = {"wav": b"RIFF", "flac": b"fLaC", "mp3": (b"\xff", b"ID3"), "opus": b"OggS", "aac": (b"\xff\xf1", b"\xff\xf9")}
 
 
 def tone(rate_hz: int, seconds: float = 1.0, peak_dbfs: float = -30.0) -> Audio:
@@ -22,7 +22,7 @@ def tone(rate_hz: int, seconds: float = 1.0, peak_dbfs: float = -30.0) -> Audio:
 
 
 @pytest.mark.parametrize("rate_hz", [16000, 22050, 24000, 44100, 48000])
-@pytest.mark.parametrize("fmt", ["wav", "flac", "mp3", "opus"])
+@pytest.mark.parametrize("fmt", ["wav", "flac", "mp3", "opus", "aac"])
 def test_rate_length_pitch_and_level_survive(fmt: str, rate_hz: int) -> None:
     data = encode(tone(rate_hz), fmt)
     assert data.startswith(MAGIC[fmt])
@@ -70,12 +70,12 @@ def test_rates_a_codec_lacks_move_up_and_keep_the_pitch() -> None:
 
 
 def test_every_format_has_a_type_and_an_extension() -> None:
-    assert set(FORMATS) == set(CONTENT_TYPES) == set(EXTENSIONS) == {"wav", "flac", "mp3", "opus", "pcm"}
+    assert set(FORMATS) == set(CONTENT_TYPES) == set(EXTENSIONS) == {"wav", "flac", "mp3", "opus", "aac", "pcm"}
 
 
-@pytest.mark.parametrize("fmt", ["xyz", "", "WAV", "aac"])
+@pytest.mark.parametrize("fmt", ["xyz", "", "WAV", "m4a"])
 def test_other_formats_are_refused_with_the_list(fmt: str) -> None:
-    with pytest.raises(BadInput, match="wav, flac, mp3, opus, pcm") as caught:
+    with pytest.raises(BadInput, match="wav, flac, mp3, opus, aac, pcm") as caught:
         encode(tone(24000), fmt)
     assert caught.value.param == "response_format"
 
@@ -86,5 +86,5 @@ def test_streaming_header_reads_until_the_end() -> None:
 
 
 def test_very_short_audio_is_still_a_file() -> None:
-    for fmt in ("wav", "flac", "mp3", "opus"):
+    for fmt in ("wav", "flac", "mp3", "opus", "aac"):
         assert encode(Audio(np.full(5, 0.1, np.float32), 24000), fmt).startswith(MAGIC[fmt])

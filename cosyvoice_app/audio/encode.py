@@ -1,12 +1,12 @@
-"""Audio to bytes of a format, with a header that tells the truth. libsndfile writes all of them; nothing else is
-needed.
-"""
+"""Audio to bytes of a format, with a header that tells the truth. libsndfile writes all but aac, which is FFmpeg's."""
 
 from __future__ import annotations
 
 import io
 import struct
+from typing import cast
 
+import av
 import numpy as np
 import soundfile
 
@@ -18,23 +18,27 @@ CONTENT_TYPES: dict[str, str] = {
     "flac": "audio/flac",
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
+    "aac": "audio/aac",
     "pcm": "audio/pcm",
 }
-EXTENSIONS: dict[str, str] = {"wav": ".wav", "flac": ".flac", "mp3": ".mp3", "opus": ".opus", "pcm": ".pcm"}
+EXTENSIONS: dict[str, str] = {name: f".{name}" for name in CONTENT_TYPES}
 FORMATS: tuple[str, ...] = tuple(CONTENT_TYPES)
 
+_MPEG_HZ = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+_AAC_BITS_PER_S = 96_000
 # (libsndfile container, encoding, rates it takes)
 _LIBSNDFILE = {
     "flac": ("FLAC", "PCM_16", ()),
-    "mp3": ("MP3", "MPEG_LAYER_III", (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)),
+    "mp3": ("MP3", "MPEG_LAYER_III", _MPEG_HZ),
     "opus": ("OGG", "OPUS", (8_000, 12_000, 16_000, 24_000, 48_000)),
 }
 
 
 def encode(audio: Audio, fmt: str) -> bytes:
-    """Bytes of `audio` as wav, flac, mp3, opus (in Ogg) or pcm (bare 16-bit little-endian mono at the audio's rate).
+    """Bytes of `audio` as wav, flac, mp3, opus (in Ogg), aac (in ADTS) or pcm (bare 16-bit little-endian mono at the
+    audio's rate).
 
-    wav, flac and pcm are 16-bit and hold every sample at its own rate. mp3 and opus know only some rates: audio at
+    wav, flac and pcm are 16-bit and hold every sample at its own rate. mp3, opus and aac know only some rates: audio at
     another is resampled to the next higher one. Raises BadInput for other names, listing these.
     """
     if fmt not in CONTENT_TYPES:
@@ -46,14 +50,30 @@ def encode(audio: Audio, fmt: str) -> bytes:
     if fmt == "wav":
         data = to_pcm16(samples).tobytes()
         return wav_header(rate_hz, len(data)) + data
-    container, encoding, rates_hz = _LIBSNDFILE[fmt]
+    container, encoding, rates_hz = _LIBSNDFILE.get(fmt, ("", "", _MPEG_HZ))
     if rates_hz and rate_hz not in rates_hz:
         target_hz = min((r for r in rates_hz if r > rate_hz), default=rates_hz[-1])
         samples, rate_hz = resample(samples, rate_hz, target_hz), target_hz
+    if fmt == "aac":
+        return _aac(samples, rate_hz)
     stream = io.BytesIO()
     # Lossless formats get the very integers that wav holds; lossy ones start from the floats.
     exact = to_pcm16(samples) if encoding == "PCM_16" else np.clip(samples, -1.0, 1.0)
     soundfile.write(stream, exact, rate_hz, format=container, subtype=encoding)
+    return stream.getvalue()
+
+
+def _aac(samples: FloatArray, rate_hz: int) -> bytes:
+    """AAC-LC in ADTS frames, which need no length in a header."""
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="adts") as container:
+        track = cast(av.AudioStream, container.add_stream("aac", rate=rate_hz, layout="mono"))
+        track.bit_rate = _AAC_BITS_PER_S
+        clipped = np.clip(samples, -1.0, 1.0).astype(np.float32)[None, :]
+        frame = av.AudioFrame.from_ndarray(clipped, format="fltp", layout="mono")
+        frame.sample_rate = rate_hz
+        container.mux(track.encode(frame))
+        container.mux(track.encode(None))
     return stream.getvalue()
 
 

@@ -223,7 +223,7 @@ def status_report(status: Status) -> dict[str, Any]:
 def _refuse_the_rest(router: APIRouter) -> None:
     """404 and 405 for what looks like the API, so that such calls don't fall through to the page."""
     known = list(router.routes)
-    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]
 
     @router.api_route("/v1/{rest:path}", methods=methods, include_in_schema=False)
     @router.api_route("/health", methods=methods, include_in_schema=False)

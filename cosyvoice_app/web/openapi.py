@@ -27,6 +27,7 @@ _MEANING = {
     504: "It took longer than allowed.",
 }
 _EVERYWHERE = (401, 408, 413, 421, 429, 500)
+_URL_ENCODED = "application/x-www-form-urlencoded"
 _TEXT = {"type": "string"}
 _SPEECH_HEADERS = {
     "X-Seed": ("The seed that gives this audio again.", {"type": "integer"}),
@@ -91,6 +92,9 @@ def _describe(app: FastAPI) -> dict[str, Any]:
             if path.startswith(API_PREFIXES):
                 operation["security"] = [{"key": []}, {}]
             operation.setdefault("parameters", []).append(_REQUEST_ID)
+            content = operation.get("requestBody", {}).get("content", {})
+            if _URL_ENCODED in content:  # FastAPI's guess for any form; ours hold files
+                content["multipart/form-data"] = content.pop(_URL_ENCODED)
             for status, response in operation["responses"].items():
                 headers = response.setdefault("headers", {})
                 headers["X-Request-ID"] = {"description": "The request's name.", "schema": _TEXT}

@@ -12,7 +12,7 @@ from cosyvoice_app.types import SEED_MAX, SEED_MIN
 from cosyvoice_app.voices.library import NAME_MAX_CHARS
 from cosyvoice_app.web.control import RestartMode
 
-AudioFormat = Literal["wav", "mp3", "opus", "flac", "pcm"]
+AudioFormat = Literal["wav", "mp3", "opus", "flac", "aac", "pcm"]
 StreamFormat = Literal["audio", "sse"]
 
 # Numbers may come as numbers or as text. What is in them is judged at the door, which says more than a schema can.

@@ -24,6 +24,7 @@ from cosyvoice_app.types import Capabilities
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.desk import Desk
 from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
+from cosyvoice_app.web.mcp import call_own_page
 from cosyvoice_app.web.page_style import CSS_FILE, HEAD_FILE, PLAYER_FILE, theme
 
 _ENGINE_CAN = "engine_can"
@@ -347,6 +348,7 @@ def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path
     # Gradio checks that a caller's files are uploads only on pages it has launched itself. Without this line a call
     # that names a file of this machine instead of an upload would have it opened.
     page.has_launched = True
+    call_own_page(page.mcp_server_obj, settings)
 
 
 def _login(login: str) -> tuple[str, str] | None:
