@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from starlette.types import Message
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosyvoice_app.errors import Cancelled, EngineFailure, NotFound
 from cosyvoice_app.serving.request import Chunk, Event, Failed
 from cosyvoice_app.types import Audio
-from cosyvoice_app.web import answers, live
+from cosyvoice_app.web import answers, live, slow_clients
 from cosyvoice_app.web.answers import BLOCK_BYTES, SteadyResponse
 from cosyvoice_app.web.live import Broadcast, Live
+from cosyvoice_app.web.server import claim_port
+from cosyvoice_app.web.slow_clients import TimedProtocol
 
 SECOND = Audio(np.full(24_000, 0.25, np.float32), 24_000)
 
@@ -74,19 +80,68 @@ class FakeRequest:
         raise AssertionError
 
 
-@pytest.mark.parametrize("takes", [0, 1, 2])
-def test_a_client_that_stops_reading_is_dropped_and_its_request_cancelled(
-    monkeypatch: pytest.MonkeyPatch, takes: int
-) -> None:
-    monkeypatch.setattr(answers, "SEND_TIMEOUT_S", 0.05)
-    ticket, client = OneTicket(), FakeClient(takes)
+@contextmanager
+def served(app: ASGIApp) -> Iterator[tuple[int, uvicorn.Server]]:
+    """A server with our protocol that serves `app`, and its port."""
+    with closing(claim_port("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", http=TimedProtocol, lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[1], server
+        finally:
+            server.should_exit = True
+            thread.join(30)
 
-    async def run() -> None:
-        response = await answers.streamed(ticket, FakeRequest(), 1, "wav", sse=False)  # type: ignore[arg-type]
-        await client.serve(response)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
-    assert ticket.cancelled.is_set() and not client.ended
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_client_that_stops_reading_is_dropped_and_holds_nothing(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Also when the answer itself has broken off, and only what was sent before waits to be taken."""
+    monkeypatch.setattr(slow_clients, "TAKE_S", 0.3)
+    ended = threading.Event()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            for _ in range(400 if fails else 1_000_000):
+                yield b"x" * BLOCK_BYTES
+                await asyncio.sleep(0)
+            raise EngineFailure("half way")
+        finally:
+            ended.set()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await SteadyResponse(endless(), "audio/pcm", {})(scope, receive, send)
+
+    with served(app) as (port, server), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert ended.wait(30), "the body is closed though its client stays"
+        end = time.monotonic() + 30
+        while server.server_state.connections:
+            assert time.monotonic() < end, "the connection is kept"
+            time.sleep(0.01)
+
+
+def test_a_client_that_reads_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "TAKE_S", 2.0)
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        for _ in range(40):
+            yield b"x" * BLOCK_BYTES
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await SteadyResponse(body(), "audio/pcm", {"Connection": "close"})(scope, receive, send)
+
+    got = 0
+    with served(app) as (port, _), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        while data := client.recv(BLOCK_BYTES):
+            got += len(data)
+            time.sleep(0.002)
+    assert got > 40 * BLOCK_BYTES
 
 
 def test_a_client_that_goes_away_cancels_its_request() -> None:

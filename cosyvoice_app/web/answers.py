@@ -1,7 +1,7 @@
 """Finished or arriving audio as HTTP answers: one whole file, a streamed body, or server-sent events.
 
-Every body leaves in blocks that the client must take in time (`SteadyResponse`), so that one that reads slowly holds no
-more than its own result, and one that stops reading holds nothing for long.
+Every body leaves in blocks as the client takes them, so that one that reads slowly holds no more than its own result;
+one that stops reading is dropped (`slow_clients.py`), which cancels its request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import anyio
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Send
 
 from cosyvoice_app.audio.encode import CONTENT_TYPES, encode
 from cosyvoice_app.errors import AppError, EngineFailure
@@ -30,31 +29,23 @@ log = logging.getLogger(__name__)
 HEADER_LIMIT = 4000  # some clients refuse a header line over 8190 bytes
 BLOCK_BYTES = 32 * 1024
 """Most that is sent at once. As base64 it still fits the 64 KiB that some clients allow a line of an event."""
-SEND_TIMEOUT_S = 60.0
-"""A client that takes no block for so long is dropped."""
 
 Pieces = AsyncGenerator[bytes | Event, None]
 
 
 class SteadyResponse(StreamingResponse):
     """Sends what `body` yields. Breaks the answer off, so that no client can take it for a whole, when `body` raises an
-    AppError or the client stops reading; closes `body` however it ends."""
+    AppError; closes `body` however it ends."""
 
     def __init__(self, body: AsyncGenerator[bytes, None], media_type: str, headers: dict[str, str]) -> None:
         super().__init__(body, media_type=media_type, headers=headers)
         self._body = body
 
     async def stream_response(self, send: Send) -> None:
-        async def in_time(message: Message) -> None:
-            with anyio.fail_after(SEND_TIMEOUT_S):
-                await send(message)
-
         async with aclosing(self._body):
             try:
-                await super().stream_response(in_time)
-            except TimeoutError:  # returning before the end makes the server close the connection
-                log.warning("a client took nothing of its answer for %g s and was dropped", SEND_TIMEOUT_S)
-            except AppError as error:
+                await super().stream_response(send)
+            except AppError as error:  # returning before the end makes the server close the connection
                 log.warning("an answer was broken off: %s", error.message)
 
 

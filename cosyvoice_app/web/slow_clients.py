@@ -1,7 +1,7 @@
-"""Bounds in time and size for what clients send: headers, bodies, uploads to the page.
+"""Bounds in time and size for what clients send and take: headers, bodies, uploads to the page, answers.
 
 uvicorn bounds the size of headers (64 KiB) and how long an idle connection stays open after an answer. The rest is
-here: a connection that sends no whole header, a body that is too large or comes too slowly.
+here: a connection that sends no whole header, a body that is too large or comes too slowly, an answer nobody reads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ HEADER_S = 20.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 4_096
 """A body may keep us waiting so long in all, and another second for each so many bytes it has brought."""
+TAKE_S = 60.0
+"""How long a connection may take nothing while more than uvicorn's 64 KiB wait to be sent to it."""
 _MEMORY_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 18
 
@@ -95,9 +97,25 @@ class Upload:
 
 
 class TimedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, closing connections that don't send a whole request header in time."""
+    """uvicorn's HTTP/1.1, closing connections that don't send a whole request header in time, and dropping those that
+    don't take their answer."""
 
     _late: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self._stuck or self.loop.call_later(TAKE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():  # `close` waits until all is sent, for ever if nobody reads
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -116,6 +134,7 @@ class TimedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._let_go()
         super().connection_lost(exc)
 
     def _expect_header(self) -> None:
