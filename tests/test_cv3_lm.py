@@ -85,7 +85,7 @@ def full_logits(lm: LM, p: LmPrompt, ids: list[int]) -> Tensor:
     h = lm.embed_prompt(p.text, (*p.speech, *ids))[None]
     length = h.shape[1]
     cache, rotary = lm.new_cache(1, length), lm.new_rotary()
-    cache.reserve(length)
+    cache.reserve(0, length)
     rotary.reserve(length)
     return lm.logits(lm(h, rotary.cos[None, :length], rotary.sin[None, :length],
                         PromptAttention(cache, [0], [length])))[0]
@@ -94,8 +94,8 @@ def full_logits(lm: LM, p: LmPrompt, ids: list[int]) -> Tensor:
 def step_logits(lm: LM, p: LmPrompt, ids: list[int], *, block: bool = False) -> Tensor:
     """Of the prompt's last position and of each of `ids`, one by one over the cache."""
     h = lm.embed_prompt(p.text, p.speech)[None]
-    cache, rotary = lm.new_cache(1, p.length + len(ids)), lm.new_rotary()
-    cache.reserve(p.length + len(ids))
+    cache, rotary = lm.new_cache(1, p.length + len(ids), whole=block), lm.new_rotary()
+    cache.reserve(0, p.length + len(ids))
     rotary.reserve(p.length + len(ids))
     hidden = lm(h, rotary.cos[None, : p.length], rotary.sin[None, : p.length], PromptAttention(cache, [0], [p.length]))
     cache.set_length(0, p.length)
@@ -323,9 +323,8 @@ class Eager:
 
 def as_on_cuda(lm: LM, slots: int) -> tuple[LmBatch, Eager]:
     """A batch that takes the way it takes on CUDA: all slots at once over positions that are there from the start."""
-    batch = batch_of(lm, slots)
-    batch._reserve(600)
-    batch._one_shape, batch._graphs = True, Eager(batch._step_all)  # type: ignore[assignment]
+    batch = batch_of(lm, slots, one_shape=True)
+    batch._graphs = Eager(batch._step_all)  # type: ignore[assignment]
     return batch, batch._graphs  # type: ignore[return-value]
 
 

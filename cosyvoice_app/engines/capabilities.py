@@ -15,6 +15,7 @@ LITE = Capabilities(
     refine=("off", "fast", "full"),
     split=SplitLimits(most=150, least=30, fill=0, unit="sounds"),
     trim_silence=True,
+    max_rows=8,  # 1 on a GPU or with one core
 )
 
 COSYVOICE3 = Capabilities(
@@ -28,6 +29,10 @@ COSYVOICE3 = Capabilities(
     # Its authors join sentences while they fit in 80 tokens, and a rest below 20 to what precedes. They also let a
     # stretch of up to 60 grow beyond 80 by its next sentence; here 80 is the most.
     split=SplitLimits(most=80, least=20, fill=80, unit="tokens"),
+    # The language model joins rows by itself, at every step. Flow and vocoder take rows one by one: together they would
+    # be the same within rounding only.
+    max_rows=1,
+    concurrent=True,
 )
 
 TONE = Capabilities(

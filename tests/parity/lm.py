@@ -138,7 +138,7 @@ def prompt_logits(lm: LM, p: LmPrompt) -> Tensor:
     """Of every position."""
     h = lm.embed_prompt(p.text, p.speech)[None]
     cache, rotary = lm.new_cache(1, p.length), lm.new_rotary()
-    cache.reserve(p.length)
+    cache.reserve(0, p.length)
     rotary.reserve(p.length)
     cos, sin = rotary.cos[None, : p.length], rotary.sin[None, : p.length]
     return lm.logits(lm(h, cos, sin, PromptAttention(cache, [0], [p.length])))[0]

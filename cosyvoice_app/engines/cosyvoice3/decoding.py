@@ -4,13 +4,17 @@
                                                      step: feed the last id, draw the next, give it out ──► … ──► None
 
 Everything that a step needs lies in tensors of one row a slot on the device. The host counts and reads the new ids once
-a step; it writes only when a row comes, ends or needs its next random numbers. A row's ids depend on its prompt and
-seed, on no other row (within rounding where a kernel's order of summing changes with the number of rows).
+a step; it writes only when a row comes, ends or needs its next random numbers.
+
+A row's ids depend on its prompt and seed, on no other row. On a CPU that holds to the bit up to `STEP_ROWS` slots: a
+prompt is prefilled alone, attention goes row by row, and so do products where the library's order of summing changes
+with the number of rows (`nn.packed`). On CUDA a prompt goes alone too, and a step has all slots whoever is there; what
+remains is that attention runs over as many blocks of positions as the longest row has. `lm_check` looks at both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,21 +66,24 @@ class LmBatch:
     """`slots` rows of at most `max_positions` positions. Not thread-safe: one thread adds, steps and releases.
 
     `mask_stops` forbids every mark below a row's `min_tokens`; False forbids only the start mark, as the official code
-    does. `greedy` takes the likeliest id instead of drawing. On CUDA `graphs` replays captured steps.
+    does. `greedy` takes the likeliest id instead of drawing. `one_shape` (the default on CUDA) computes all slots at
+    every step; else a step computes rows that have something to do, and no others. On CUDA `graphs` replays captured
+    steps.
     """
 
     @torch.inference_mode()
     def __init__(self, lm: LM, *, slots: int, max_positions: int, sampling: SamplingConfig, mask_stops: bool = True,
-                 greedy: bool = False, graphs: bool = True) -> None:
+                 greedy: bool = False, graphs: bool = True, one_shape: bool | None = None) -> None:
         if slots < 1 or max_positions < 3:
             raise ValueError(f"need at least 1 slot and 3 positions, not {slots} and {max_positions}")
         self.lm, self.sampling, self.greedy = lm, sampling, greedy
-        self.cache, self.rotary = lm.new_cache(slots, max_positions), lm.new_rotary()
+        device = lm.device
+        self._one_shape = device.type == "cuda" if one_shape is None else one_shape
+        self.cache, self.rotary = lm.new_cache(slots, max_positions, whole=self._one_shape), lm.new_rotary()
         self.rotary.reserve(self.cache.positions)
         c = lm.config
         self._banned = (c.speech_vocab, c.rows) if mask_stops else (c.start, c.start + 1)
         self._rows: list[_Row | None] = [None] * slots
-        device = lm.device
         self._ids = torch.zeros(slots, dtype=torch.long, device=device)
         self._made = torch.zeros(slots, dtype=torch.long, device=device)
         self._min_tokens = torch.zeros(slots, dtype=torch.long, device=device)
@@ -85,61 +92,76 @@ class LmBatch:
         self._live = torch.zeros(slots, dtype=torch.bool, device=device)
         self._every = torch.arange(slots, device=device)
         self._went_live: list[int] = []  # the slots that `_live` says
-        self._one_shape = device.type == "cuda"  # else a step computes rows that have something to do, and no others
         self._graphs = StepGraphs(self._step_all, device) if device.type == "cuda" and graphs else None
+
+    @property
+    def free(self) -> int:
+        """Slots that a prompt can be added to."""
+        return self._rows.count(None)
 
     @property
     def running(self) -> tuple[int, ...]:
         """Slots that the next step will answer for."""
         return tuple(slot for slot, row in enumerate(self._rows) if row is not None and not row.ended)
 
-    def add(self, prompt: LmPrompt) -> int:
-        """Prefill into a free slot and return it. See `add_many`."""
-        return self.add_many((prompt,))[0]
-
-    @torch.inference_mode()
     def add_many(self, prompts: Sequence[LmPrompt]) -> list[int]:
-        """Prefill several at once, right-padded. Raises TextError for a prompt that can't be held, before any is
-        added; ValueError when fewer slots are free.
-        """
+        """`add` each. Raises before any is added what is wrong with one; what fails later takes no slot either."""
         for prompt in prompts:
-            self._check(prompt)
-        slots = [slot for slot, row in enumerate(self._rows) if row is None][: len(prompts)]
-        if len(slots) < len(prompts):
-            raise ValueError(f"{len(prompts)} prompts for {len(slots)} free slots; release some first")
-        if not prompts:
-            return []
-        lm, lengths = self.lm, [p.length for p in prompts]
-        self._reserve(max(lengths))
-        h = torch.zeros(len(prompts), max(lengths), lm.config.width, device=lm.device)
-        for n, prompt in enumerate(prompts):
-            h[n, : lengths[n]] = lm.embed_prompt(prompt.text, prompt.speech)
-        cos, sin = self.rotary.cos[None, : h.shape[1]], self.rotary.sin[None, : h.shape[1]]
-        hidden = lm(h, cos, sin, PromptAttention(self.cache, slots, lengths))
-        last = torch.tensor(lengths, device=lm.device) - 1
-        logits = lm.logits(hidden[torch.arange(len(prompts), device=lm.device), last])
-        rows = [_Row(Draws(prompt.seed), prompt.max_tokens, made=1) for prompt in prompts]
-        for slot, prompt, row in zip(slots, prompts, rows, strict=True):
-            self.cache.set_length(slot, prompt.length)
-            self._made[slot] = 0
-            self._min_tokens[slot] = prompt.min_tokens
-            self._recent[slot] = -1
-            self._uniforms[slot] = row.draws.block().to(lm.device)
-        self._draw(logits, torch.tensor(slots, device=lm.device))
-        for slot, row in zip(slots, rows, strict=True):  # last: what fails above takes no slot
-            self._rows[slot] = row
+            self.check(prompt)
+        slots: list[int] = []
+        try:
+            for prompt in prompts:
+                slots.append(self.add(prompt))
+        except BaseException:
+            for slot in slots:
+                self.release(slot)
+            raise
         return slots
 
     @torch.inference_mode()
-    def step(self) -> dict[int, int | None]:
+    def add(self, prompt: LmPrompt) -> int:
+        """Prefill into a free slot and return it. Raises TextError for a prompt that can't be held, ValueError when no
+        slot is free."""
+        self.check(prompt)
+        slot = next((slot for slot, row in enumerate(self._rows) if row is None), None)
+        if slot is None:
+            raise ValueError("there are no free slots; release one first")
+        row = _Row(Draws(prompt.seed), prompt.max_tokens, made=1)
+        try:
+            self._prefill(slot, prompt, row)
+        except BaseException:
+            self.cache.set_length(slot, 0)
+            raise
+        self._rows[slot] = row  # last: what fails above takes no slot
+        return slot
+
+    def _prefill(self, slot: int, prompt: LmPrompt, row: _Row) -> None:
+        lm, length = self.lm, prompt.length
+        self._reserve(slot, length)
+        h = lm.embed_prompt(prompt.text, prompt.speech)[None]
+        cos, sin = self.rotary.cos[None, :length], self.rotary.sin[None, :length]
+        hidden = lm(h, cos, sin, PromptAttention(self.cache, [slot], [length]))
+        logits = lm.logits(hidden[:, -1])
+        self.cache.set_length(slot, length)
+        self._made[slot] = 0
+        self._min_tokens[slot] = prompt.min_tokens
+        self._recent[slot] = -1
+        self._uniforms[slot] = row.draws.block().to(lm.device)
+        self._draw(logits, torch.tensor([slot], device=lm.device))
+
+    @torch.inference_mode()
+    def step(self, only: Collection[int] | None = None) -> dict[int, int | None]:
         """The next speech id of every running row; None for one that ended, by a mark or by its `max_tokens`.
 
-        A row that ended is left out from then on, and keeps its slot until `release`.
+        A row that ended is left out from then on, and keeps its slot until `release`. With `only`, rows in other slots
+        stay as they are.
         """
         given: list[int] = []
         out: dict[int, int | None] = {}
         to_feed: list[int] = []
         for slot in self.running:
+            if only is not None and slot not in only:
+                continue
             row = self._rows[slot]
             assert row is not None
             if row.max_tokens == 0 or (not row.fresh and row.made >= row.max_tokens):
@@ -165,7 +187,7 @@ class LmBatch:
         """Free the slot, whether its row has ended or not."""
         if self._rows[slot] is None:
             raise ValueError(f"slot {slot} is free already")
-        self._rows[slot] = None
+        self._rows[slot] = None  # first: it is free even if the device fails
         self.cache.set_length(slot, 0)
 
     @torch.inference_mode()
@@ -175,7 +197,8 @@ class LmBatch:
             for positions in range(in_blocks(1), self.cache.positions + 1, in_blocks(1)):
                 self._capture(positions)
 
-    def _check(self, prompt: LmPrompt) -> None:
+    def check(self, prompt: LmPrompt) -> None:
+        """Raise TextError for a prompt that can't be held, ValueError for one that means nothing."""
         room, c = self.cache.max_positions, self.lm.config
         if not prompt.text:
             raise TextError("There is no text to speak. Give at least one word.", param="text")
@@ -190,9 +213,9 @@ class LmBatch:
         if prompt.min_tokens < 0 or prompt.max_tokens < prompt.min_tokens:
             raise ValueError(f"need 0 <= min_tokens <= max_tokens, not {prompt.min_tokens} and {prompt.max_tokens}")
 
-    def _reserve(self, positions: int) -> None:
-        self.cache.reserve(positions)
-        self.rotary.reserve(self.cache.positions)
+    def _reserve(self, slot: int, positions: int) -> None:
+        self.cache.reserve(slot, positions)
+        self.rotary.reserve(in_blocks(positions))
 
     def _count(self, slot: int) -> None:
         """An id more was drawn: keep the host's counts, and the next block of uniforms in time."""
@@ -204,9 +227,8 @@ class LmBatch:
 
     def _advance(self, slots: list[int]) -> None:
         """Feed the last id of each of `slots` and draw its next."""
-        needed = 1 + max(self.cache.host_lengths[slot] for slot in slots)
         if self._one_shape:
-            positions = in_blocks(needed)
+            positions = in_blocks(1 + max(self.cache.host_lengths[slot] for slot in slots))
             if self._graphs is not None:
                 self._capture(positions)
             self._go_live(slots)
@@ -215,7 +237,8 @@ class LmBatch:
             else:
                 self._step_all(positions)
         else:
-            self._reserve(needed)
+            for slot in slots:
+                self._reserve(slot, 1 + self.cache.host_lengths[slot])
             self._step_some(slots)
         for slot in slots:
             self.cache.host_lengths[slot] += 1

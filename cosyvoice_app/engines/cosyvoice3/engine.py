@@ -15,10 +15,12 @@ from cosyvoice_app.engines.cosyvoice3.config import PROMPT_RATE_HZ
 from cosyvoice_app.engines.cosyvoice3.model import Model
 from cosyvoice_app.engines.cosyvoice3.speak import (
     CosyVoice3AcousticModel,
-    CosyVoice3Streamer,
     CosyVoice3StyleEncoder,
     CosyVoice3Vocoder,
 )
+from cosyvoice_app.engines.cosyvoice3.stream_memory import StreamMemory
+from cosyvoice_app.engines.cosyvoice3.streamer import CosyVoice3Streamer
+from cosyvoice_app.engines.cosyvoice3.turns import Turns
 from cosyvoice_app.engines.cosyvoice3.voice import CosyVoice3SpeakerEncoder
 from cosyvoice_app.engines.cosyvoice3.voice_store import PromptStore
 from cosyvoice_app.engines.device import Device, choose, make_exact
@@ -37,6 +39,9 @@ from cosyvoice_app.types import (
 )
 
 GIB = 1 << 30
+CPU_SLOTS = 4
+"""Most rows of the language model that run together on a CPU. With four a step takes little longer than with one in
+few bits; the flow, which takes most of the time there, gains nothing from company."""
 
 
 class CosyVoice3Engine:
@@ -46,8 +51,7 @@ class CosyVoice3Engine:
 
     def __init__(self, model: Model, store: PromptStore, *, device_reason: str, precision: str, steps: int,
                  slots: int = 1) -> None:
-        """`slots` rows of the language model run together at most, each of which takes memory: one, as long as the
-        pipeline asks for one."""
+        """`slots` rows of the language model run together at most. On CUDA each takes its memory from the start."""
         on_gpu = model.device.type == "cuda"
         self._model = model
         self.device = str(model.device)
@@ -56,13 +60,15 @@ class CosyVoice3Engine:
         self.model_hash = model.model_hash if steps == model.config.flow.steps else f"{model.model_hash}-{steps}steps"
         # On a CPU each of the two already takes all cores.
         self.capabilities = replace(COSYVOICE3, overlaps=on_gpu)
-        self.speaker_encoder = CosyVoice3SpeakerEncoder(model, store, release_after=precision == "int8")
+        turns = Turns()
+        self.speaker_encoder = CosyVoice3SpeakerEncoder(model, store, turns, release_after=precision == "int8")
         self.style_encoder = CosyVoice3StyleEncoder()
-        self.acoustic_model = CosyVoice3AcousticModel(model, slots=slots)
-        self.vocoder = CosyVoice3Vocoder(model, steps=steps)
-        self.streamer = CosyVoice3Streamer(model, self.acoustic_model, steps=steps, overlaps=on_gpu,
-                                          cache_bytes=_stream_bytes(on_gpu, precision),
-                                          prefix_bytes=GIB if on_gpu else 0)
+        self.acoustic_model = CosyVoice3AcousticModel(model, turns, slots=slots)
+        self.vocoder = CosyVoice3Vocoder(model, turns, steps=steps)
+        stream_bytes = _stream_bytes(on_gpu, precision)
+        self.streamer = CosyVoice3Streamer(model, self.acoustic_model, turns,
+                                          StreamMemory(_all_streams_bytes(model.device, stream_bytes)), steps=steps,
+                                          overlaps=on_gpu, cache_bytes=stream_bytes, prefix_bytes=GIB if on_gpu else 0)
 
     @classmethod
     def load(cls, settings: Settings, progress: OnProgress = ignore_progress) -> CosyVoice3Engine:
@@ -75,7 +81,9 @@ class CosyVoice3Engine:
                            lm_file=registry.LLM_FILES[settings.llm_weights], steps=settings.flow_steps,
                            progress=progress)
         store = PromptStore(assets.cache_dir(settings.cache) / "voices-cosyvoice3")
-        return cls(model, store, device_reason=chosen.reason, precision=precision, steps=settings.flow_steps)
+        slots = settings.max_batch if chosen.is_cuda else min(settings.max_batch, CPU_SLOTS)
+        return cls(model, store, device_reason=chosen.reason, precision=precision, steps=settings.flow_steps,
+                   slots=slots)
 
     def check_text(self, segments: Sequence[Segment]) -> tuple[str, ...]:
         """Everything can be said: the tokenizer has bytes for any text. What isn't a language of the model is warned
@@ -114,7 +122,8 @@ class CosyVoice3Engine:
         self.vocoder.decode(tokens, [row], cancel=never)
 
     def close(self) -> None:
-        """Nothing is held outside this process."""
+        """Requests that are still under way end with EngineFailure. Nothing is held outside this process."""
+        self.acoustic_model.close()
 
 
 def resolve_precision(settings: Settings, device: Device) -> str:
@@ -130,3 +139,11 @@ def _stream_bytes(on_gpu: bool, precision: str) -> int:
     if precision == "int8":
         return GIB // 2
     return 4 * GIB if on_gpu else 3 * GIB
+
+
+def _all_streams_bytes(device: torch.device, stream_bytes: int) -> int:
+    """What running streams may keep together: on a GPU half of what the networks left free, if that is more."""
+    if device.type != "cuda":
+        return stream_bytes
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return max(stream_bytes, free_bytes // 2)

@@ -20,6 +20,7 @@ from cosyvoice_app.engines.cosyvoice3.dit_int8 import WideInt8Linear
 from cosyvoice_app.engines.cosyvoice3.flow_attend import Sight, chunk_sight, padded_sight
 from cosyvoice_app.engines.cosyvoice3.flow_graph import Graphs
 from cosyvoice_app.engines.cosyvoice3.flow_load import REMEDY, from_official
+from cosyvoice_app.engines.cosyvoice3.turns import Between, go_on
 from cosyvoice_app.errors import BadInput, ConfigError, EngineFailure
 from cosyvoice_app.nn.loading import materialise
 from cosyvoice_app.nn.packed import pack
@@ -118,12 +119,13 @@ class Flow(nn.Module):
         return self.dit.schedule(steps)
 
     def forward(self, tokens: Tensor, lengths: Tensor, prompt_mel: Tensor, prompt_frames: Tensor, speaker: Tensor, *,
-                chunked: bool = False, steps: int | None = None) -> Tensor:
+                chunked: bool = False, steps: int | None = None, between: Between = go_on) -> Tensor:
         """Mel [B, 2N, 80] fp32 of the whole rows, prompt included; zeros past a row's end.
 
         `tokens` [B, N] int64 (prompt, then speech) of which `lengths` [B] are valid; `prompt_mel` [B, Tp, 80] of which
         `prompt_frames` [B] are valid; `speaker` [B, 192] of any length but zero. `chunked`: attention by chunks of 50
-        frames, which is what streaming computes. Raises BadInput for more than 300 s, EngineFailure for ids that are
+        frames, which is what streaming computes. `between` is called before each step of the solver, but not inside a
+        CUDA graph. Raises BadInput for more than 300 s, EngineFailure for ids that are
         no speech tokens and for a result that isn't finite.
         """
         counts = [int(n) for n in lengths.tolist()]
@@ -141,13 +143,13 @@ class Flow(nn.Module):
             ids = tokens[rows, :longest]
             padded = None if len(set(counts[rows])) == 1 else lengths.to(self.device)
             done = self._solve_rows(ids, padded, prompt_mel[rows, :prompt], prompt_frames[rows], speaker[rows],
-                                    chunked=chunked, schedule=schedule)
+                                    chunked=chunked, schedule=schedule, between=between)
             mel[rows, :FRAMES_PER_TOKEN * longest] = done
         self.check_finite(mel)
         return mel
 
     def _solve_rows(self, tokens: Tensor, lengths: Tensor | None, prompt_mel: Tensor, prompt_frames: Tensor,
-                    speaker: Tensor, *, chunked: bool, schedule: Schedule) -> Tensor:
+                    speaker: Tensor, *, chunked: bool, schedule: Schedule, between: Between) -> Tensor:
         """One batch as `forward` takes it; `lengths` is None when no row is padded."""
         rows, frames = len(tokens), FRAMES_PER_TOKEN * tokens.shape[1]
         valid = None
@@ -164,10 +166,10 @@ class Flow(nn.Module):
             mel = self._graphs.run(self.solve, given, ends, rows=rows, chunk=chunk, schedule=schedule)
         elif lengths is not None:
             sight = padded_sight(FRAMES_PER_TOKEN * lengths, frames, chunk=chunk, rows=len(given))
-            mel = self.solve(given, rows, sight, schedule)
+            mel = self.solve(given, rows, sight, schedule, between)
         else:
             sight = Sight() if chunk is None else chunk_sight(0, frames, chunk, self.device)
-            mel = self.solve(given, rows, sight, schedule)
+            mel = self.solve(given, rows, sight, schedule, between)
         if valid is not None:
             mel = mel * valid.repeat_interleave(FRAMES_PER_TOKEN, 1)[..., None]
         return mel
@@ -198,7 +200,7 @@ class Flow(nn.Module):
         projected: Tensor = self.speaker(F.normalize(speaker.to(self.speaker.weight), dim=1))
         return projected
 
-    def solve(self, given: Tensor, rows: int, sight: Sight, schedule: Schedule) -> Tensor:
+    def solve(self, given: Tensor, rows: int, sight: Sight, schedule: Schedule, between: Between = go_on) -> Tensor:
         """From noise to mel: `given` [R, T, C] of `DiT.given` -> [rows, T, 80]."""
         frames = given.shape[1]
         x = self.noise[:frames].expand(rows, -1, -1).clone()
@@ -208,6 +210,7 @@ class Flow(nn.Module):
             return sight.look(*qkv.unbind(2))
 
         for step in range(schedule.steps):
+            between()
             velocity, _, _ = self.dit(x, given, schedule, step, rotary, attend)
             self.advance_(x, velocity, schedule.spans[step])
         return x

@@ -21,6 +21,7 @@ from cosyvoice_app.engines.cosyvoice3.config import FRAMES_PER_TOKEN
 from cosyvoice_app.engines.cosyvoice3.dit import Schedule
 from cosyvoice_app.engines.cosyvoice3.flow import Flow
 from cosyvoice_app.engines.cosyvoice3.flow_attend import chunk_sight
+from cosyvoice_app.engines.cosyvoice3.turns import Between, go_on
 from cosyvoice_app.errors import EngineFailure
 
 CACHE_BYTES = {"cuda": 4 << 30, "cpu": 3 << 30}
@@ -136,11 +137,12 @@ class FlowStream:
         """Frames made so far, the prompt's included."""
         return self._done
 
-    def push(self, tokens: Tensor, *, final: bool) -> Tensor:
+    def push(self, tokens: Tensor, *, final: bool, between: Between = go_on) -> Tensor:
         """Take the next `tokens` [k] int64, k >= 0 -> the speech's mel [frames, 80] fp32 that became final by them.
 
         Whole chunks of 25 tokens counted from the prompt's start whose next 3 tokens are known; with `final` all that
-        is left. Raises as `Flow.forward` does, and EngineFailure after `final`.
+        is left. `between` is called before each step of the solver; the stream is lost if it raises. Raises as
+        `Flow.forward` does, and EngineFailure after `final`.
         """
         flow, config = self._flow, self._flow.config
         if self._ended:
@@ -157,7 +159,7 @@ class FlowStream:
         if end <= self._done:
             return self._prompt[1].new_zeros(0, config.mels)
         start = self._kept.frames
-        mel = self._solve(start, end, final)
+        mel = self._solve(start, end, final, between)
         fresh = mel[max(self._done, len(self._prompt[1])) - start:]
         self._done = end
         flow.check_finite(fresh)
@@ -165,7 +167,7 @@ class FlowStream:
             self._kept = _Kept(0)
         return fresh
 
-    def _solve(self, start: int, end: int, final: bool) -> Tensor:
+    def _solve(self, start: int, end: int, final: bool, between: Between) -> Tensor:
         """Mel [end - start, 80] of frames `start` to `end`; keeps what later chunks need of them."""
         flow, kept, schedule = self._flow, self._kept, self._schedule
         given = flow.dit.given(self._cond(start, end)[None], self._mu(start, end), self._speaker, guided=flow.guided)
@@ -174,6 +176,7 @@ class FlowStream:
         sight = chunk_sight(start, end, flow.config.chunk_frames, flow.device)
         keep = start if final else max(start, min(end, kept.limit))
         for step in range(schedule.steps):
+            between()
 
             def attend(block: int, qkv: Tensor, step: int = step) -> Tensor:
                 return sight.look(qkv[:, :, 0], *kept.extend(step, block, qkv[:, :, 1:]).unbind(2))
@@ -205,8 +208,8 @@ class FlowStream:
         return self._flow.look_ahead(embedded[None], begun=begun)
 
 
-def flow_prefix(flow: Flow, prompt_tokens: Tensor, prompt_mel: Tensor, speaker: Tensor, steps: int | None = None
-                ) -> FlowPrefix:
+def flow_prefix(flow: Flow, prompt_tokens: Tensor, prompt_mel: Tensor, speaker: Tensor, steps: int | None = None,
+                between: Between = go_on) -> FlowPrefix:
     """What streams of one voice can share; arguments as for `FlowStream`. A short prompt may leave nothing to share.
 
     Its size is not bounded here (a prompt of 10 s takes 1.8 GB at fp32): whoever keeps it minds `FlowPrefix.nbytes`.
@@ -214,5 +217,5 @@ def flow_prefix(flow: Flow, prompt_tokens: Tensor, prompt_mel: Tensor, speaker: 
     per_frame = bytes_per_frame(flow, flow.schedule(steps))
     stream = FlowStream(flow, prompt_tokens, prompt_mel, speaker, steps=steps,
                         cache_bytes=per_frame * (len(prompt_mel) + flow.config.chunk_frames))
-    stream.push(prompt_tokens[:0], final=False)
+    stream.push(prompt_tokens[:0], final=False, between=between)
     return FlowPrefix(stream._kept, stream._prompt, stream._schedule.steps)

@@ -194,10 +194,10 @@ class LM(nn.Module):
         lm.head = pack(head, "fp16" if precision == "int8" else precision) if device.type == "cpu" else head
         return lm.requires_grad_(False).eval()
 
-    def new_cache(self, slots: int, max_positions: int) -> KvCache:
+    def new_cache(self, slots: int, max_positions: int, *, whole: bool | None = None) -> KvCache:
         c = self.config
         return KvCache(c.layers, slots, c.kv_heads, c.head, max_positions=max_positions, device=self.device,
-                       dtype=self.dtype)
+                       dtype=self.dtype, whole=whole)
 
     def new_rotary(self) -> RotaryTable:
         """Empty: reserve as many positions as are used."""

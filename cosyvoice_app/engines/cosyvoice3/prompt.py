@@ -13,6 +13,7 @@ as long as their lengths are kept apart.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ class PromptFeatures:
 
 
 class PromptEncoder:
-    """Holds CAM++ (27 MB) always, the speech tokenizer (968 MB) from the first clip until `release`. Not for two
-    threads at once.
+    """Holds CAM++ (27 MB) always, the speech tokenizer (968 MB) from the first clip until `release`. Others may encode
+    or release wherever `encode` checks its cancel token.
     """
 
     def __init__(self, speaker: CamPlusPlus, tokenizer_path: Path, config: TokenizerConfig, *, device: torch.device,
@@ -75,6 +76,7 @@ class PromptEncoder:
         self._config, self._tokenizer_path = config, tokenizer_path
         self._speaker = speaker.to(device)
         self._tokenizer: SpeechTokenizer | None = None
+        self._loading = threading.Lock()
         self._whisper = extractor_for("whisper-mel", bins=config.mels)
         self._fbank = extractor_for("fbank", PROMPT_RATE_HZ)
         self._mel = extractor_for("mel24k", high_hz=fmax_hz)
@@ -127,13 +129,18 @@ class PromptEncoder:
             cancel.check()
             mels = _extracted(self._mel, at_24k)
             whisper = _extracted(self._whisper, at_16k)
-            if self._tokenizer is None:
-                self._tokenizer = load_speech_tokenizer(self._tokenizer_path, self._config, device=self.device)
+            tokenizer = self._loaded()  # held from here on, whoever releases it
             cancel.check()
             alone = len(clips) == 1
-            ids, counts = self._tokenizer(whisper.values, None if alone else whisper.lengths)
+            ids, counts = tokenizer(whisper.values, None if alone else whisper.lengths)
         rows = zip(ids, counts.tolist(), mels.values, mels.lengths.tolist(), speakers, strict=True)
         return [_aligned(row, tokens, mel, frames, speaker) for row, tokens, mel, frames, speaker in rows]
+
+    def _loaded(self) -> SpeechTokenizer:
+        with self._loading:
+            if self._tokenizer is None:
+                self._tokenizer = load_speech_tokenizer(self._tokenizer_path, self._config, device=self.device)
+            return self._tokenizer
 
     def _resampled(self, samples: FloatArray, rate_hz: int, to_hz: int) -> Tensor:
         return torch.from_numpy(np.array(resampled(samples, rate_hz, to_hz))).to(self.device)

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosyvoice_app.engines.cosyvoice3.config import HOP_SAMPLES, VocoderConfig
+from cosyvoice_app.engines.cosyvoice3.turns import Between, go_on
 from cosyvoice_app.engines.cosyvoice3.vocoder_source import F0Predictor, HarmonicSource, Phase
 from cosyvoice_app.engines.cosyvoice3.vocoder_spectrum import Spectra
 from cosyvoice_app.engines.cosyvoice3.weights import REMEDY
@@ -137,24 +138,25 @@ class Vocoder(nn.Module):
         assign_strict(vocoder, folded, source, remedy=REMEDY)
         return vocoder.to(device)
 
-    def forward(self, mel: Tensor, frames: Tensor, noise: Tensor | None = None) -> Tensor:
+    def forward(self, mel: Tensor, frames: Tensor, noise: Tensor | None = None, *, between: Between = go_on) -> Tensor:
         """mel [B, T, 80] float32, `frames` [B] int64 valid ones of each row (1..T) -> samples [B, 480 T] within +-0.99.
 
         Samples past a row's end are 0, and what mel holds there is not seen. `noise` [1, at least 480 T, 9] in [0, 1)
-        takes the place of the built-in noise.
+        takes the place of the built-in noise. `between` is called before each piece that a run is cut into.
 
         A row is what it is alone: to the bit on a CPU, where rows go one by one and none pays for another's length; to
         float32's rounding elsewhere.
         """
         if mel.device.type != "cpu" or mel.shape[0] == 1:
-            return self.together(mel, frames, noise)
+            return self.together(mel, frames, noise, between=between)
         waves = mel.new_zeros(mel.shape[0], mel.shape[1] * HOP_SAMPLES)
         for row, count in enumerate(frames.tolist()):
-            alone = self.together(mel[row : row + 1, :count], frames[row : row + 1], noise)
+            alone = self.together(mel[row : row + 1, :count], frames[row : row + 1], noise, between=between)
             waves[row, : count * HOP_SAMPLES] = alone[0]
         return waves
 
-    def together(self, mel: Tensor, frames: Tensor, noise: Tensor | None = None) -> Tensor:
+    def together(self, mel: Tensor, frames: Tensor, noise: Tensor | None = None, *, between: Between = go_on
+                 ) -> Tensor:
         """`forward` of all rows at once. A row's own end is made exact: what is past it reaches none of its samples."""
         rows, longest, _ = mel.shape
         frames = frames.to(mel.device)
@@ -165,7 +167,7 @@ class Vocoder(nn.Module):
         excitation = self.m_source(f0, Phase(), noise)
         excitation = self.spectra.mirror_start(self.spectra.mirror_ends(excitation, frames * HOP_SAMPLES))
         spectra = F.pad(self.spectra(excitation), (0, 0, self.past_spectra - 1, 0))
-        parts = self.spectra.polar(self.decode(mel, spectra, {}))
+        parts = self.spectra.polar(self.decode(mel, spectra, {}, between))
         if rows > 1:  # spectra after a row's end don't sound in its last samples
             sounding = torch.arange(parts.shape[1], device=mel.device) <= (frames * self.rate)[:, None]
             parts = parts.masked_fill(~sounding[..., None], 0.0)
@@ -180,7 +182,7 @@ class Vocoder(nn.Module):
         """Blocks of 4 samples of the inverse transform that lie before the first sample."""
         return self.spectra.edge // self.spectra.hop
 
-    def decode(self, mel: Tensor, spectra: Tensor, history: History) -> Tensor:
+    def decode(self, mel: Tensor, spectra: Tensor, history: History, between: Between = go_on) -> Tensor:
         """The network: mel [B, K + 4, 80] and the excitation's spectra [B, 15 + 120 K, 18] of K frames -> [B, F, 18].
 
         The 4 frames of mel are those after the K; the first 15 spectra are those up to and with the one at the first
@@ -191,6 +193,7 @@ class Vocoder(nn.Module):
         size = CPU_PIECE_FRAMES if mel.device.type == "cpu" else count
         parts = []
         for start in range(0, count, size):
+            between()
             stop = min(start + size, count)
             seen = spectra[:, start * self.rate : stop * self.rate + self.past_spectra]
             parts.append(self._piece(mel[:, start : stop + self.config.pre_lookahead], seen, history))

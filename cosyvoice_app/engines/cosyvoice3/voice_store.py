@@ -15,6 +15,7 @@ from safetensors import safe_open
 from cosyvoice_app.engines.cosyvoice3.config import MELS, SPEAKER, SPEECH_VOCAB
 from cosyvoice_app.engines.cosyvoice3.prompt import PromptFeatures
 from cosyvoice_app.engines.voice_files import VoiceFiles
+from cosyvoice_app.types import CacheCounts
 
 RECIPE = 1
 """Raised whenever the same clip and model would give other features, so that kept ones are made again."""
@@ -33,8 +34,11 @@ def prompt_key(clip_sha256: str, model_hash: str, *, tail_silence_s: float) -> s
 class PromptStore:
     """Named by `prompt_key`. A damaged or foreign file counts as absent, and says so in the log."""
 
-    def __init__(self, folder: Path, *, keep: int = KEEP_ON_DISK) -> None:
-        self._files = VoiceFiles(folder, keep=keep, what="prompt")
+    def __init__(self, folder: Path, *, keep: int = KEEP_ON_DISK, most_bytes: int | None = None) -> None:
+        self._files = VoiceFiles(folder, keep=keep, what="prompt", most_bytes=most_bytes)
+
+    def counts(self) -> CacheCounts:
+        return self._files.counts()
 
     def load(self, key: str, device: torch.device) -> PromptFeatures | None:
         features = self._files.load(key, _read)
