@@ -69,6 +69,18 @@ def test_trimming_keeps_half_a_second_before_and_less_than_one_after() -> None:
     assert trim_silence(quiet) is quiet
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_a_cut_in_a_hum_does_not_click(mirrored: bool) -> None:
+    hum = (0.012 * np.cos(2 * np.pi * 100 * np.arange(2 * RATE) / RATE)).astype(np.float32)  # -41 dBFS
+    audio = np.concatenate([speech().samples, hum])
+    cut = trim_silence(Audio(audio[::-1].copy() if mirrored else audio, RATE)).samples
+    cut = cut[::-1] if mirrored else cut
+    assert len(cut) < len(audio)
+    after = np.concatenate([cut[-round(0.3 * RATE) :], np.zeros(round(0.1 * RATE), np.float32)])
+    assert np.abs(np.diff(after, 2)).max() <= 3 * np.abs(np.diff(hum, 2)).max(), "no corner sharper than the hum's own"
+    assert np.array_equal(cut[: RATE], audio[:RATE]), "an end that wasn't cut is left as it is"
+
+
 def test_frame_rms_counts_a_short_last_frame_by_its_own_length() -> None:
     ones = np.ones(round(0.02 * RATE) + 3, dtype=np.float32)
     assert frame_rms(ones, RATE) == pytest.approx([1.0, 1.0])

@@ -17,6 +17,8 @@ TRIM_DBFS = -40.0
 LEAD_MAX_S, TRAIL_MAX_S = 0.5, 0.8
 """Most silence kept before and after speech, measured in 20 ms frames against TRIM_DBFS."""
 
+FADE_S = 0.005
+
 _FRAME_S = 0.02
 _SHORTEST_S = 0.05
 _FASTEST_S_PER_UNIT = 0.01
@@ -68,14 +70,24 @@ def check_part(audio: Audio) -> None:
 
 
 def trim_silence(audio: Audio) -> Audio:
-    """Cut silence beyond LEAD_MAX_S and TRAIL_MAX_S. Audio without a frame above TRIM_DBFS is left alone."""
+    """Cut silence beyond LEAD_MAX_S and TRAIL_MAX_S. Audio without a frame above TRIM_DBFS is left alone.
+
+    What is called silence may hum: an end that was cut fades over FADE_S, so that the pause beside it doesn't click.
+    """
     loud = np.flatnonzero(frame_rms(audio.samples, audio.rate_hz) > 10.0 ** (TRIM_DBFS / 20.0))
     if not len(loud):
         return audio
     frame = max(1, round(_FRAME_S * audio.rate_hz))
     start = max(0, int(loud[0]) * frame - round(LEAD_MAX_S * audio.rate_hz))
     stop = min(len(audio.samples), (int(loud[-1]) + 1) * frame + round(TRAIL_MAX_S * audio.rate_hz))
-    return Audio(audio.samples[start:stop], audio.rate_hz)
+    samples = audio.samples[start:stop].copy()
+    length = round(FADE_S * audio.rate_hz)
+    fade = (0.5 - 0.5 * np.cos(np.pi * np.arange(length) / length)).astype(np.float32)
+    if start > 0:
+        samples[:length] *= fade
+    if stop < len(audio.samples):
+        samples[-length:] *= fade[::-1]
+    return Audio(samples, audio.rate_hz)
 
 
 def _sound(audio: Audio) -> FloatArray:
