@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv3_tiny as tiny
 import httpx
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +135,21 @@ def test_bytes_come_with_the_audio_not_with_what_follows(fmt: str, rate_hz: int)
         sound, at_hz = decoded(sent, fmt)
         heard_s = len(sound) / (rate_hz if fmt == "pcm" else at_hz)
         assert heard_s >= number * SLICE_S - HELD_BACK_S
+
+
+@pytest.mark.parametrize("fmt", LOSSLESS)
+def test_a_stream_of_parts_of_segments_is_the_saved_audio_too(p0: PromptClip, tmp_path: Path, fmt: str) -> None:
+    """The official engine's own streaming, at toy size: the file of a streamed request is what was streamed."""
+    engine = tiny.engine(tmp_path, steps=2, made=tiny.model(tmp_path, prompts=tiny.Prompts()))
+    segments = tuple(Segment(text, (Text(text, "en"),), 80) for text in ("One two.", "Hello."))
+    chunks: list[Audio] = []
+    made = Pipeline(engine, VoiceCache()).run(
+        Job(p0, segments, Intent(), 7, stream=True), on_chunk=lambda audio, _: chunks.append(audio)
+    )
+    engine.close()
+    sound, _ = decoded(streamed(chunks, fmt), fmt)
+    assert len(chunks) > len(segments) + 1, "segments come in parts"
+    assert np.array_equal(sound * 32768, to_pcm16(made.audio.samples))
 
 
 def test_nothing_is_still_a_file() -> None:
