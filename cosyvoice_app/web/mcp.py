@@ -23,7 +23,7 @@ def call_own_page(tools: GradioMCPServer | None, settings: Settings) -> None:
     kept: list[Any] = []
 
     def client() -> Any:
-        from gradio_client import Client  # type: ignore[import-untyped]
+        from gradio.mcp import Client  # type: ignore[attr-defined]
 
         with lock:
             if not kept:
