@@ -10,6 +10,29 @@ export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}"
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "run.sh: $*"; exit 1; }
 
+# step COMMAND...: run it so that a signal to this script ends it too. Bash would wait for it first, or leave it behind.
+child=""
+step() {
+    local status=0
+    "$@" &
+    child=$!
+    wait "$child" || status=$?
+    child=""
+    return "$status"
+}
+stop() {
+    trap - INT TERM HUP
+    if [[ -n "$child" ]]; then
+        kill "$child" 2>/dev/null || true
+        wait "$child" 2>/dev/null || true
+    fi
+    say "run.sh: stopped."
+    exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
+trap 'stop 129' HUP
+
 usage() {
     cat <<'USAGE'
 ./run.sh [OPTIONS]        set up if needed and serve on http://127.0.0.1:7860; OPTIONS go to app.py (--help lists them)
@@ -55,7 +78,7 @@ make_venv() {
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
         fail "$python lacks the venv module. Install it (Debian, Ubuntu: apt-get install python3-venv) and run this again."
     say "Making the virtual environment .venv with $("$python" --version) ..."
-    "$python" -m venv --clear "$venv" || fail "the virtual environment could not be made in $venv."
+    step "$python" -m venv --clear "$venv" || fail "the virtual environment could not be made in $venv."
 }
 
 # install FILE: requirements of FILE, only when FILE or the Python changed since the last complete install.
@@ -70,13 +93,13 @@ PY
         return
     fi
     say "Installing $1 (the first time this takes some minutes) ..."
-    "$venv/bin/python" -m pip install --disable-pip-version-check --prefer-binary -r "$here/$1" >&2 ||
+    step "$venv/bin/python" -m pip install --disable-pip-version-check --prefer-binary -r "$here/$1" >&2 ||
         fail "installing $1 failed; the lines above say why. Without network or behind a proxy, see README.md, \"Installing\"."
     printf '%s\n' "$want" > "$stamp"
 }
 
 fetch_assets() {
-    "$venv/bin/python" -m cosyvoice_app assets fetch >&2 || fail "the model files are not all here; see the message above."
+    step "$venv/bin/python" -m cosyvoice_app assets fetch >&2 || fail "the model files are not all here; see the message above."
 }
 
 # set_up FILE...: everything up to date. One at a time where flock exists.

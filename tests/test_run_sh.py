@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,28 @@ def test_a_python_without_venv_is_said_with_the_package(tmp_path: Path) -> None:
     bare.chmod(0o755)
     done = run(root, PYTHON=str(bare))
     assert done.returncode == 1 and "apt-get install python3-venv" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_step_at_work_too(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    root = fake_project(tmp_path)
+    python = root / ".venv" / "bin" / "python"
+    with python.open("a") as file:
+        file.write(f'case "$*" in *"pip install"*) echo $$ > "{root}/pid"; exec sleep 600;; esac\n')
+    before = signal.signal(number, signal.SIG_DFL)  # a shell can't catch what was ignored when it began
+    try:
+        script = subprocess.Popen([root / "run.sh"], cwd=root, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(number, before)
+    end = time.monotonic() + 30.0
+    while not (root / "pid").exists() or not (root / "pid").read_text().strip():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    script.send_signal(number)
+    assert script.wait(30.0) == status
+    assert script.stderr is not None
+    said = script.stderr.read()
+    script.stderr.close()
+    assert "stopped" in said and "failed" not in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((root / "pid").read_text()), 0)

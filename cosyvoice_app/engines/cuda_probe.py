@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
+
+from cosyvoice_app.orphans import end_with_parent
 
 
 def main() -> None:
+    end_with_parent(os.getppid())
     import torch
 
     from cosyvoice_app.engines.device_facts import look
