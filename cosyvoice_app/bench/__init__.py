@@ -12,12 +12,16 @@ _BENCHES = (chaos, cosyvoice3, features, latency, load, normalisers, slope)
 
 def cli(argv: Sequence[str]) -> int:
     """`bench NAME [options]`."""
+    options = make_parser().parse_args(argv)
+    status: int = options.run(options)
+    return status
+
+
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cosyvoice_app bench", description=__doc__)
     names = parser.add_subparsers(dest="bench", required=True, metavar="NAME")
     for bench in _BENCHES:
         sub = names.add_parser(bench.NAME, help=bench.HELP, description=bench.HELP)
         bench.add_arguments(sub)
         sub.set_defaults(run=bench.run)
-    options = parser.parse_args(argv)
-    status: int = options.run(options)
-    return status
+    return parser

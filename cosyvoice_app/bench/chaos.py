@@ -109,7 +109,7 @@ def wreck(server: OwnServer, *, kills: int, clients: int, restarts: int, uploads
     before = footprint(server)
     record = Record()
     with steady(traffic, clients, record), rudeness.beside(traffic, uploads=uploads) as rude:
-        recoveries = kill_again_and_again(server, record, kills, say)
+        recoveries, memory = kill_again_and_again(server, record, kills, say)
         pressed = [press_restart(server, record, mode, restarts) for mode in RESTART_MODES]
         rude.finish_uploads()
     server.wait_ready()
@@ -120,8 +120,8 @@ def wreck(server: OwnServer, *, kills: int, clients: int, restarts: int, uploads
     return {
         "kills": kills, "clients": clients, "answers": dict(record.verdicts), "told": dict(record.told),
         "recovery_s": {**percentiles(recoveries), "most": round(max(recoveries, default=0.0), 3)},
-        "queue_kept": kept, "restarts": pressed, "rude": rude.counts(), "before": before, "after": after,
-        "faults": faults,
+        "web_rss_mb": [round(rss / 1e6) for rss in memory[:: max(1, kills // 10)]], "queue_kept": kept,
+        "restarts": pressed, "rude": rude.counts(), "before": before, "after": after, "faults": faults,
     }
 
 
@@ -155,9 +155,12 @@ def steady(traffic: Traffic, clients: int, record: Record) -> Iterator[None]:
             thread.join()
 
 
-def kill_again_and_again(server: OwnServer, record: Record, kills: int, say: Callable[[str], None]) -> list[float]:
-    """Seconds from each kill to the first right answer that the next worker made."""
-    recoveries = []
+def kill_again_and_again(
+    server: OwnServer, record: Record, kills: int, say: Callable[[str], None]
+) -> tuple[list[float], list[int]]:
+    """Seconds from each kill to the first right answer that the next worker made, and the web process's resident
+    memory in bytes then."""
+    recoveries, memory = [], []
     for number in range(kills):
         pid = server.wait_ready()["worker_pid"]
         time.sleep(_BETWEEN_S)
@@ -166,9 +169,10 @@ def kill_again_and_again(server: OwnServer, record: Record, kills: int, say: Cal
         server.wait_ready(other_than=pid, timeout_s=_RECOVERY_MOST_S)
         ready_at = time.monotonic()
         recoveries.append(_first_right(record, ready_at) - killed_at)
+        memory.append(server.web.memory_info().rss)
         if number % 10 == 9:
             say(f"killed {number + 1} times; {dict(record.verdicts)}")
-    return recoveries
+    return recoveries, memory
 
 
 def kill(pid: int) -> None:
