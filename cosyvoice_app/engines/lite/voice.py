@@ -16,6 +16,7 @@ from torch import Tensor
 from cosyvoice_app.engines.lite.model import Resonance, add_delta, deltas_of, moving_names
 from cosyvoice_app.engines.lite.vocoder import Generator
 from cosyvoice_app.engines.voice_files import VoiceFiles
+from cosyvoice_app.types import CacheCounts
 
 FORMAT = 1
 KEEP_ON_DISK = 40
@@ -45,13 +46,21 @@ class LiteVoice:
     measures: Measures
     fitted: Resonance | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        own = () if self.fitted is None else (self.fitted.style, *self.fitted.weights.values())
+        return sum(tensor.nbytes for tensor in (self.style, *own))
+
 
 class VoiceStore:
     """Fitted voices on disk, one file each, named by the voice's key. A damaged file counts as absent."""
 
-    def __init__(self, folder: Path, generator: Generator) -> None:
-        self._files = VoiceFiles(folder, keep=KEEP_ON_DISK, what="fitted voice")
+    def __init__(self, folder: Path, generator: Generator, *, most_bytes: int | None = None) -> None:
+        self._files = VoiceFiles(folder, keep=KEEP_ON_DISK, what="fitted voice", most_bytes=most_bytes)
         self._generator = generator
+
+    def counts(self) -> CacheCounts:
+        return self._files.counts()
 
     def load(self, key: str) -> LiteVoice | None:
         return self._files.load(key, self._read)
