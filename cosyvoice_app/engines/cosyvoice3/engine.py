@@ -80,7 +80,8 @@ class CosyVoice3Engine:
         model = Model.load(folder, device=torch.device(chosen.name), precision=precision,
                            lm_file=registry.LLM_FILES[settings.llm_weights], steps=settings.flow_steps,
                            progress=progress)
-        store = PromptStore(assets.cache_dir(settings.cache) / "voices-cosyvoice3")
+        store = PromptStore(assets.cache_dir(settings.cache) / "voices-cosyvoice3",
+                            most_bytes=settings.voice_disk_mb * 1_000_000)
         slots = settings.max_batch if chosen.is_cuda else min(settings.max_batch, CPU_SLOTS)
         return cls(model, store, device_reason=chosen.reason, precision=precision, steps=settings.flow_steps,
                    slots=slots)
