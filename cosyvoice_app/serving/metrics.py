@@ -97,11 +97,11 @@ class WorkerCounts(Collector):
         with self._lock:
             self._caches[name] = counts
 
-    def tell(self, report: Report | None, memory: dict[str, int]) -> None:
-        """The worker's latest account; None when it gave none."""
+    def tell(self, report: Report | None, memory: dict[str, int] | None = None) -> None:
+        """The worker's latest account, None when it gave none, and the system's."""
         with self._lock:
             self._last = report or self._last
-            self._memory = memory
+            self._memory = memory or self._memory
 
     def ended(self) -> None:
         """The worker is gone: what it had counted becomes part of the past."""

@@ -46,9 +46,10 @@ from cosyvoice_app.serving.request import (
     Ticket,
     Working,
 )
-from cosyvoice_app.serving.state import device_warnings
+from cosyvoice_app.serving.state import describe
 from cosyvoice_app.serving.supervisor import Limits, Supervisor
 from cosyvoice_app.serving.ticket import RequestTicket
+from cosyvoice_app.serving.vram import WorkerMemory
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.frontend import DEFAULT_LIMITS, FrontEnd, prepare
 from cosyvoice_app.text.language import NATIVE_LANGUAGES
@@ -80,6 +81,7 @@ class EngineService:
         self._flights = Flights()
         self._typical_s = _FIRST_GUESS_S
         self._reports = Reports()
+        self._memory = WorkerMemory()
         self._restarting: Future[tuple[Status, Status]] | None = None
         self._draining = False
         self._closed = False
@@ -124,7 +126,7 @@ class EngineService:
     def capabilities(self) -> Capabilities | None:
         """The loaded engine's, or those of the engine that is going to be loaded; None while that is unknown."""
         with self._lock:
-            facts = self._engine.facts
+            facts = self._engine.facts or self._engine.last_facts
         return facts.capabilities if facts else self._expected
 
     def read(self, text: str, own: Pronunciations = NONE) -> tuple[FrontEnd, tuple[str, ...]]:
@@ -139,27 +141,13 @@ class EngineService:
     def status(self) -> Status:
         answer = self._ask()
         with self._lock:
-            engine, facts = self._engine, self._engine.facts
-            warnings = device_warnings(self._settings.device, facts, answer)
-            if answer is None and engine.process is not None:
-                warnings += (f"The engine process did not answer within {self._limits.answer_s:g} s; "
-                             "its memory and devices are the last it reported.",)
-                answer = self._reports.last
-            waits = f"finishing {self._flights.wanted} before the restart" if self._draining else ""
-            return Status(
-                state=engine.state, detail=waits or engine.detail,
-                engine=facts.engine if facts else self._settings.engine,
-                device=facts.device if facts else "",
-                device_reason=facts.device_reason if facts else "",
-                precision=facts.precision if facts else "",
-                model_hash=facts.model_hash if facts else "",
-                components=answer.components if answer else {},
-                memory=answer.memory if answer else {"rss": 0, "device_allocated": 0, "device_reserved": 0},
-                capabilities=facts.capabilities if facts else None,
-                queue=len(self._queue), running=self._flights.wanted,
-                uptime_s=time.monotonic() - self._started_at,
-                worker_pid=engine.process.pid if engine.process else None, warnings=warnings,
-            )
+            pid, device = self._engine.last_pid, self._engine.last_facts.device if self._engine.last_facts else ""
+        memory = self._memory.read(pid, device)  # asked of the system: a driver may take its time, so not with the lock
+        with self._lock:
+            return describe(
+                self._engine, self._settings, answer, self._reports.last, memory, silent_s=self._limits.answer_s,
+                queue=len(self._queue), running=self._flights.wanted, draining=self._draining,
+                uptime_s=time.monotonic() - self._started_at)
 
     def restart(self, *, drain: bool = False) -> tuple[Status, Status]:
         """A second call while one is under way waits for the same restart; one without `drain` ends the other's
@@ -200,8 +188,7 @@ class EngineService:
 
     def metrics(self) -> bytes:
         """Prometheus text."""
-        answer = self._ask()
-        self._metrics.worker.tell(answer, answer.memory if answer else {})
+        self._metrics.worker.tell(self._ask(), self.status().memory)
         return self._metrics.text()
 
     def refused(self, reason: str) -> None:
@@ -226,6 +213,7 @@ class EngineService:
         if self._thread.is_alive():
             self._thread.join()
         self._delivery.close()
+        self._memory.close()
         with self._lock:
             self._changed.notify_all()
 
@@ -242,8 +230,7 @@ class EngineService:
                     if item is not None:
                         self._handle(*item)
                     self._watch()
-                    if self._engine.state == "failed":  # also when no process could be started to say so
-                        self._fail_waiting(self._no_engine())
+                    self._refuse_waiting()
                     self._dispatch()
                     self._changed.notify_all()
             except Exception:
@@ -260,7 +247,7 @@ class EngineService:
                 self._metrics.worker.ended()
                 self._reports.forget()
         elif isinstance(message, Report):
-            self._metrics.worker.tell(message, message.memory)
+            self._metrics.worker.tell(message)
             self._reports.answer(message)
         elif isinstance(message, JobProgress | JobChunk | JobDone | JobFailed):
             flight = self._flights.get(message.job_id)
@@ -290,6 +277,8 @@ class EngineService:
 
     def _watch(self) -> None:
         """What time brings: hangs, due restarts, deadlines. Looks at every request, so not at every message."""
+        if len(self._queue) or len(self._flights):
+            self._engine.note_activity()
         self._engine.tick()
         now = time.monotonic()
         if now - self._watched_at < _TICK_S / 2:
@@ -324,7 +313,9 @@ class EngineService:
         """Hand on what waits, unless the worker must soon go: for a restart, or because it won't let go of a job."""
         if self._draining or self._flights.stuck(time.monotonic(), self._limits.cancel_s):
             return
-        while self._engine.state == "ready" and self._flights.has_room and len(self._queue):
+        while self._engine.state == "ready" and len(self._queue) and self._flights.has_room:
+            if self._engine.trial and len(self._flights):
+                return
             ticket = self._queue.pop()
             if not ticket.ended:
                 self._flights.add(ticket)
@@ -360,6 +351,12 @@ class EngineService:
     def _fail_running(self, error: AppError) -> None:
         for ticket in self._flights.clear():
             self._fail(ticket, error)
+
+    def _refuse_waiting(self) -> None:
+        """Nobody waits for an engine that will not come."""
+        refusal = self._engine.refusal()
+        if refusal is not None:
+            self._fail_waiting(refusal)
 
     def _fail_waiting(self, error: AppError) -> None:
         for ticket in self._queue.drain():
@@ -402,13 +399,9 @@ class EngineService:
 
     def _refuse_without_engine(self) -> None:
         self._raise_if_closed()
-        if self._engine.state in ("unloaded", "failed"):
-            raise self._no_engine()
-
-    def _no_engine(self) -> NoEngine:
-        if self._engine.state == "failed":
-            return NoEngine(f"The engine could not be loaded: {self._engine.detail}")
-        return NoEngine("The engine is unloaded. Load it on the page or with POST /v1/engine/load.")
+        refusal = self._engine.refusal()
+        if refusal is not None:
+            raise refusal
 
     def _raise_if_closed(self) -> None:
         if self._closed:

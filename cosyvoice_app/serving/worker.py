@@ -83,6 +83,7 @@ class Worker:
         stages = BatchedStages(engine, max_batch=self._settings.max_batch, wait_ms=self._settings.batch_wait_ms)
         self._engine, self._stages = engine, stages
         pipeline = Pipeline(engine, self._voices)
+        self._send(self._report(0))  # so that something is known even if the first question is answered late
         self._send(Ready(EngineFacts.of(engine)))
         running: list[threading.Thread] = []
         while (order := self._orders.get()) is not None:
