@@ -12,6 +12,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 EPS = 1e-5
+_SERIAL = 32_768
+"""Below so many elements PyTorch sums in one thread."""
+
+
+def frame_sum(x: Tensor) -> Tensor:
+    """[T, C] -> [C], added up in an order that depends on T alone.
+
+    A sum over frames would be cut by channels among the threads, and the order within a part depends on its width. Here
+    each of many short stretches is summed by one thread, then their sums.
+    """
+    while x.numel() >= _SERIAL and len(x) >= 16:
+        size = 32 if len(x) >= 256 else 8
+        count = len(x) // size
+        sums = x[: count * size].view(count, size, -1).sum(1)
+        x = torch.cat([sums, x[count * size :].sum(0, keepdim=True)])
+    return x.sum(0)
+
+
+def _row_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of one row [T, C], each [C]: the same bits however many threads there are."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    mean = frame_sum(wide) / len(x)
+    variance = (frame_sum(wide.square()) / len(x) - mean.square()).clamp_(min=0.0)
+    return mean.to(x.dtype), variance.to(x.dtype)
 
 
 def _moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -32,15 +56,28 @@ class AdaIN(nn.Module):
         super().__init__()
         self.fc = nn.Linear(style_size, 2 * channels)
 
-    def forward(self, x: Tensor, style: Tensor, mask: Tensor | None = None, gain: Tensor | None = None) -> Tensor:
-        """`gain` [C] multiplies the result, at no cost. Without a mask the result is a fresh tensor."""
+    def forward(
+        self,
+        x: Tensor,
+        style: Tensor,
+        mask: Tensor | None = None,
+        gain: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """`gain` [C] multiplies the result, at no cost. Without a mask the result is a fresh tensor, or `out`, where
+        that is given: for one row, without gradients.
+        """
         gamma, beta = self.fc(style).chunk(2, dim=-1)
         gamma = 1.0 + gamma
         if gain is not None:
             gamma, beta = gamma * gain, beta * gain
-        if mask is None and x.shape[0] == 1:  # one fused kernel: time takes the place of the batch
-            y = F.batch_norm(x[0], None, None, gamma[0], beta[0], training=True, eps=EPS)
-            return y[None]
+        if mask is None and x.shape[0] == 1:
+            if torch.is_grad_enabled() or x.device.type != "cpu":
+                # One fused kernel, with a gradient: time takes the place of the batch.
+                return F.batch_norm(x[0], None, None, gamma[0], beta[0], training=True, eps=EPS)[None]
+            middle, spread = _row_moments(x[0])
+            scale = gamma[0] * torch.rsqrt(spread + EPS)
+            return torch.addcmul(beta[0] - middle * scale, x, scale, out=out)
         mean, variance = _moments(x, mask)
         scale = gamma[:, None] * torch.rsqrt(variance + EPS)
         y = torch.addcmul(beta[:, None] - mean * scale, x, scale)

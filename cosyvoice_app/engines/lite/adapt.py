@@ -167,7 +167,7 @@ def fit(
     progress(Progress("fitting", 0.0))
     pieces: list[_Piece] = []
     for step in range(config.steps):
-        cancel.check()
+        cancel.check()  # others may use the model here: between steps it holds its released tensors
         with torch.no_grad():
             if step < config.pieces:
                 pieces.append(_prepare(model, sentences, copy, style, config, step))

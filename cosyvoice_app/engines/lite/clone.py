@@ -60,6 +60,9 @@ class LiteSpeakerEncoder:
     ) -> Voice:
         """Raises Cancelled between steps of a fit. A fit that fails its own judgement leaves the unfitted voice, and
         says so.
+
+        At a `cancel.check` others may use the model: nothing of this voice is in it then. What a fit moves are its own
+        tensors, which are in the model only inside a step's `functional_call`; PyTorch's modes belong to a thread.
         """
         key = self.voice_key(clip, transcript=transcript, refine=refine)
         voice = self._store.load(key) if refine != "off" else None
@@ -68,7 +71,7 @@ class LiteSpeakerEncoder:
             voice = self._make(clip, transcript, refine, progress, cancel)
             if refine != "off":
                 self._store.save(key, voice)
-        return Voice(key, voice, notes=voice.measures.notes, warnings=voice.measures.warnings)
+        return Voice(key, voice, voice.measures.notes, voice.measures.warnings, voice.size_bytes)
 
     def _make(
         self, clip: PromptClip, transcript: str, refine: Refine, progress: OnProgress, cancel: CancelToken
@@ -76,7 +79,7 @@ class LiteSpeakerEncoder:
         model = self._model
         stats = measure(clip.samples, clip.rate_hz)
         cancel.check()
-        samples = torch.from_numpy(np.ascontiguousarray(clip.samples)).to(model.device)
+        samples = torch.from_numpy(np.array(clip.samples)).to(model.device)  # a shared clip is read-only
         target = make_target(model, samples, clip.rate_hz)
         cancel.check()
         stock, _ = model.styles.nearest(target.speaker, stats.f0_median_hz)[0]

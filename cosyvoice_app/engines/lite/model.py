@@ -1,8 +1,7 @@
 """The lite engine's networks, loaded once, and the plain act of speaking symbols with them. No state of a request.
 
-A voice fitted to a clip is a set of generator tensors that differ from the released ones; they are handed to the
-decoder for the length of a call (`torch.func.functional_call`), which puts the released ones back: one call at a
-time on a model.
+A voice fitted to a clip is a set of generator tensors that differ from the released ones. A call on it has a decoder of
+its own that shares all other tensors, so calls for many voices may go on at once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
+from torch.nn import Module
 
 from cosyvoice_app import assets
 from cosyvoice_app.engines.campplus import SpeakerNet
@@ -26,6 +25,7 @@ from cosyvoice_app.engines.lite.styles import StyleTable
 from cosyvoice_app.engines.lite.vocoder import Decoder
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.nn.loading import assign_strict, load_tensors
+from cosyvoice_app.nn.overlay import with_tensors
 from cosyvoice_app.types import OnProgress, ignore_progress
 
 PAD = 0
@@ -127,11 +127,10 @@ class LiteModel:
             style[None],
             noise[None],
         )
-        if fitted is None:
-            wave: Tensor = self.decoder(*inputs)
-        else:
-            changed = {f"generator.{name}": tensor for name, tensor in fitted.weights.items()}
-            wave = functional_call(self.decoder, changed, inputs, {"resonance": fitted.style[None]})
+        decoder: Module = self.decoder
+        if fitted is not None:
+            decoder = with_tensors(decoder, {f"generator.{name}": tensor for name, tensor in fitted.weights.items()})
+        wave: Tensor = decoder(*inputs, resonance=None if fitted is None else fitted.style[None])
         return wave[0] * OUTPUT_GAIN
 
     def noise(self, frames: int, seed: int) -> Tensor:

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from cosyvoice_app.engines.lite.acoustic import Encoded
+from cosyvoice_app.engines.lite.lanes import Lanes, Work
 from cosyvoice_app.engines.lite.model import LiteModel, Prosody, expand_row
 from cosyvoice_app.engines.lite.prosody import Shape, plan_frames, shape_f0
 from cosyvoice_app.engines.lite.voice import LiteVoice
@@ -23,6 +25,8 @@ PEAK = 0.97
 LONGEST_SYMBOLS = 400
 """A pass longer than this is cut at a mark or a space; the text encoder takes 510 at most."""
 FASTEST = 2.2
+NARROW = 16
+"""Symbols or frames of a pass below which its products have so few rows that they need one thread (`lanes.Work`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,51 +73,65 @@ class LiteStyleEncoder:
 
 
 class LiteAcousticModel:
-    def __init__(self, model: LiteModel) -> None:
+    def __init__(self, model: LiteModel, lanes: Lanes) -> None:
         self._model = model
+        self._lanes = lanes
 
     @torch.inference_mode()
     def predict(self, rows: Sequence[Row], *, cancel: CancelToken) -> list[Features]:
-        """Passes of all rows are encoded together; each is shaped by its own voice, style and seed."""
-        spoken = [split_symbols(self._model.g2p(row.segment).symbols) for row in rows]
-        cancel.check()
-        owners = [(row, place) for row, parts in zip(rows, spoken, strict=True) for place in range(len(parts))]
-        symbols = [part for parts in spoken for part in parts]
-        styles = torch.stack([voice_of(row).style[self._model.config.style :] for row, _ in owners])
-        encoded = encode_batch(self._model, symbols, styles)
-        shaped = []
-        for i, (row, place) in enumerate(owners):
+        """Every pass is encoded by itself, and shaped by its row's voice, style and seed: no bit depends on others."""
+        works = []
+        for row in rows:
             cancel.check()
-            rng = np.random.default_rng([row.seed, place])
-            shaped.append((shape_row(self._model, encoded, i, styles[i], shape_of(row), rng), int(rng.integers(2**31))))
-        results, at = [], 0
-        for parts in spoken:
-            own = shaped[at : at + len(parts)]
-            results.append(Features(tuple(p for p, _ in own), tuple(s for _, s in own)))
-            at += len(parts)
+            works.append(self.works(row))
+        shaped = iter(self._lanes.run([work for own in works for work in own], cancel))
+        results = []
+        for own in works:
+            passes = [next(shaped) for _ in own]
+            results.append(Features(tuple(prosody for prosody, _ in passes), tuple(seed for _, seed in passes)))
         return results
+
+    def works(self, row: Row) -> list[Work[tuple[Prosody, int]]]:
+        """One for each pass of a row: its prosody and the seed of its noise."""
+        return [
+            Work(len(part), partial(self._shaped, row, place, part), len(part) < NARROW)
+            for place, part in enumerate(split_symbols(self._model.g2p(row.segment).symbols))
+        ]
+
+    def _shaped(self, row: Row, place: int, symbols: str) -> tuple[Prosody, int]:
+        style = voice_of(row).style[self._model.config.style :]
+        rng = np.random.default_rng([row.seed, place])
+        encoded = encode_batch(self._model, [symbols], style[None])
+        return shape_row(self._model, encoded, 0, style, shape_of(row), rng), int(rng.integers(2**31))
 
 
 class LiteVocoder:
-    def __init__(self, model: LiteModel) -> None:
+    def __init__(self, model: LiteModel, lanes: Lanes) -> None:
         self._model = model
+        self._lanes = lanes
 
     @torch.inference_mode()
     def decode(self, features: Sequence[Features], rows: Sequence[Row], *, cancel: CancelToken) -> list[Audio]:
+        works = [self.works(item, row) for item, row in zip(features, rows, strict=True)]
+        waves = iter(self._lanes.run([work for own in works for work in own], cancel))
         results = []
-        for item, row in zip(features, rows, strict=True):
-            voice = voice_of(row)
-            waves = []
-            for prosody, seed in zip(item.passes, item.seeds, strict=True):
-                cancel.check()
-                noise = self._model.noise(prosody.frames, seed)
-                waves.append(self._model.decode(prosody, voice.style[: self._model.config.style], noise, voice.fitted))
-            samples = torch.cat(waves).float().cpu().numpy()
+        for own, row in zip(works, rows, strict=True):
+            samples = torch.cat([next(waves) for _ in own]).float().cpu().numpy()
             style: LiteStyle = row.style.payload
-            results.append(
-                Audio(_levelled(samples, self._model.config.rate_hz, style.loudness_db), self._model.config.rate_hz)
-            )
+            rate_hz = self._model.config.rate_hz
+            results.append(Audio(levelled(samples, rate_hz, style.loudness_db), rate_hz))
         return results
+
+    def works(self, features: Features, row: Row) -> list[Work[torch.Tensor]]:
+        """One for each pass of a row: its samples."""
+        return [
+            Work(prosody.frames, partial(self._wave, prosody, seed, voice_of(row)), prosody.frames < NARROW)
+            for prosody, seed in zip(features.passes, features.seeds, strict=True)
+        ]
+
+    def _wave(self, prosody: Prosody, seed: int, voice: LiteVoice) -> torch.Tensor:
+        noise = self._model.noise(prosody.frames, seed)
+        return self._model.decode(prosody, voice.style[: self._model.config.style], noise, voice.fitted)
 
 
 def voice_of(row: Row) -> LiteVoice:
@@ -166,7 +184,7 @@ def split_symbols(symbols: str, longest: int = LONGEST_SYMBOLS) -> list[str]:
     return [p for p in [*pieces, symbols] if p]
 
 
-def _levelled(samples: np.ndarray, rate_hz: int, loudness_db: float) -> np.ndarray:
+def levelled(samples: np.ndarray, rate_hz: int, loudness_db: float) -> np.ndarray:
     """Speaking time at SPEECH_RMS plus `loudness_db`; scaled down whole when a peak would pass full scale."""
     size = rate_hz // 50
     power = (

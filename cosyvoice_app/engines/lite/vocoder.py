@@ -37,13 +37,23 @@ class ResBlock(nn.Module):
 
     def forward(self, x: Tensor, style: Tensor, mask: Tensor | None = None) -> Tensor:
         for i in range(len(self.convs1)):
-            alpha1, alpha2 = self.alpha1[i].flatten(), self.alpha2[i].flatten()
-            y = unit_snake_(self.adain1[i](x, style, mask, alpha1))
-            y = self.convs1[i](y, 1.0 / alpha1)
-            y = unit_snake_(self.adain2[i](y if mask is None else y * mask, style, mask, alpha2))
-            y = self.convs2[i](y, 1.0 / alpha2)
-            x = (y if mask is None else y * mask).add_(x)
+            y = _snake_conv(x, style, mask, self.adain1[i], self.alpha1[i].flatten(), self.convs1[i])
+            y = _snake_conv(y, style, mask, self.adain2[i], self.alpha2[i].flatten(), self.convs2[i])
+            x = y.add_(x)
         return x
+
+
+def _snake_conv(
+    x: Tensor, style: Tensor, mask: Tensor | None, norm: nn.Module, alpha: Tensor, conv: nn.Module
+) -> Tensor:
+    """(AdaIN, snake of frequency `alpha`, conv): [B, T, C] -> a fresh [B, T, C]."""
+    assert isinstance(conv, Conv1d)
+    if mask is None and len(x) == 1 and x.device.type == "cpu" and not torch.is_grad_enabled():
+        buffer, inner = conv.open(x)
+        unit_snake_(norm(x, style, gain=alpha, out=inner))
+        return conv.close(buffer, 1.0 / alpha)
+    y = conv(unit_snake_(norm(x, style, mask, alpha)), 1.0 / alpha)
+    return y if mask is None else y * mask
 
 
 class HarmonicSource(nn.Module):
@@ -122,7 +132,7 @@ class Generator(nn.Module):
             source = self.m_source(f0, noise)
             n_fft, hop = self.config.n_fft, self.config.istft_hop_samples
             spectrum = torch.stft(source, n_fft, hop, window=self.window, return_complex=True)
-            return torch.cat([spectrum.abs(), spectrum.angle()], dim=1).transpose(1, 2)
+            return torch.cat([spectrum.abs(), _angle(spectrum)], dim=1).transpose(1, 2)
 
     def excite(self, style: Tensor, f0: Tensor, noise: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
         """The harmonic source as each stage hears it: [B, T * 10, 256] and [B, T * 60 + 1, 128].
@@ -173,6 +183,16 @@ class Generator(nn.Module):
         wave = _overlap_add(pieces, hop)[:, trim : trim + length]
         weight = _overlap_add(envelope, hop)[:, trim : trim + length]
         return wave / weight.clamp(min=1e-8)
+
+
+def _angle(spectrum: Tensor) -> Tensor:
+    """Phases of [B, bins, N]. On a CPU in pieces that one thread computes: where a thread's share ends, single elements
+    are computed by another routine, with other last bits.
+    """
+    if spectrum.device.type != "cpu":
+        return spectrum.angle()
+    size = max(1, 30_000 // (spectrum.shape[0] * spectrum.shape[1]))
+    return torch.cat([piece.angle() for piece in torch.split(spectrum, size, dim=-1)], dim=-1)
 
 
 def _synthesis_basis(n_fft: int, window: Tensor) -> Tensor:
