@@ -28,6 +28,7 @@ from cosyvoice_app.engines.cosyvoice3.silence import SilenceFilter
 from cosyvoice_app.engines.cosyvoice3.tempo import apply
 from cosyvoice_app.engines.cosyvoice3.turns import Turns
 from cosyvoice_app.engines.cosyvoice3.voice import ClonedVoice
+from cosyvoice_app.engines.host_copies import host_copies
 from cosyvoice_app.engines.speed import hold_speed
 from cosyvoice_app.errors import BadAudio
 from cosyvoice_app.types import Audio, CancelToken, Intent, Row, Style
@@ -157,7 +158,7 @@ class CosyVoice3Vocoder:
         cancel.check()
         prompt, device = row.voice.payload.features, self._model.device
         with torch.inference_mode(), self._turns.turn(cancel) as between:
-            tokens = torch.cat((prompt.tokens, torch.tensor(said, device=device)))
+            tokens = torch.cat((prompt.tokens, host_copies(device).to_device(torch.tensor(said))))
             mel = self._model.flow(
                 tokens[None], torch.tensor([len(tokens)], device=device), prompt.mel[None],
                 torch.tensor([len(prompt.mel)], device=device), prompt.speaker[None], steps=self._steps,
@@ -166,7 +167,7 @@ class CosyVoice3Vocoder:
             between()
             mel = apply(mel[0], row.style.payload.speed)
             wave = self._model.vocoder(mel[None], torch.tensor([len(mel)], device=device), between=between)
-            return Audio(wave[0].cpu().numpy(), RATE_HZ)
+            return Audio(host_copies(device).to_host(wave[0]), RATE_HZ)
 
 
 def silent(row: Row) -> BadAudio:

@@ -20,6 +20,7 @@ from cosyvoice_app.engines.cosyvoice3.stream_memory import StreamMemory
 from cosyvoice_app.engines.cosyvoice3.tempo import Tempo
 from cosyvoice_app.engines.cosyvoice3.turns import Turns
 from cosyvoice_app.engines.cosyvoice3.vocoder_stream import VocoderStream
+from cosyvoice_app.engines.host_copies import host_copies
 from cosyvoice_app.types import Audio, CancelToken, Row
 
 _ROOM_FRAMES = 200
@@ -125,7 +126,7 @@ class _Stream:
     @torch.inference_mode()
     def push(self, tokens: list[int], cancel: CancelToken, *, final: bool) -> Audio:
         with self._turns.turn(cancel) as between:
-            ids = torch.tensor(tokens, dtype=torch.long, device=self._device)
+            ids = host_copies(self._device).to_device(torch.tensor(tokens, dtype=torch.long))
             mel = self._flow.push(ids, final=final, between=between)
             wave = self._vocoder.push(self._tempo.push(mel, final=final), final=final)
-            return Audio(wave.cpu().numpy(), RATE_HZ)
+            return Audio(host_copies(self._device).to_host(wave), RATE_HZ)
