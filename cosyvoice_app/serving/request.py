@@ -120,6 +120,8 @@ class Status:
     uptime_s: float
     worker_pid: int | None
     warnings: tuple[str, ...] = ()
+    loads_on_demand: bool = False
+    """Unloaded for want of requests: the next one is taken and loads it."""
 
 
 class Ticket(Protocol):

@@ -139,10 +139,7 @@ class EngineService:
         return front, (*(unspoken(front.segments, engine) if engine else ()), *trouble)
 
     def status(self) -> Status:
-        answer = self._ask()
-        with self._lock:
-            pid, device = self._engine.last_pid, self._engine.last_facts.device if self._engine.last_facts else ""
-        memory = self._memory.read(pid, device)  # asked of the system: a driver may take its time, so not with the lock
+        answer, memory = self._ask(), self._memory_now()
         with self._lock:
             return describe(
                 self._engine, self._settings, answer, self._reports.last, memory, silent_s=self._limits.answer_s,
@@ -188,7 +185,8 @@ class EngineService:
 
     def metrics(self) -> bytes:
         """Prometheus text."""
-        self._metrics.worker.tell(self._ask(), self.status().memory)
+        answer = self._ask()
+        self._metrics.worker.tell(answer, {**(answer.memory if answer else {}), **self._memory_now()})
         return self._metrics.text()
 
     def refused(self, reason: str) -> None:
@@ -388,6 +386,12 @@ class EngineService:
     def _wait_settled(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._engine.state != "loading")
+
+    def _memory_now(self) -> dict[str, int]:
+        """As the system has it. Not with the lock held: a driver may take its time."""
+        with self._lock:
+            pid, device = self._engine.last_pid, self._engine.last_facts.device if self._engine.last_facts else ""
+        return self._memory.read(pid, device)
 
     def _ask(self) -> Report | None:
         process = self._engine.process

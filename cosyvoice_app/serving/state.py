@@ -35,6 +35,7 @@ def describe(engine: Supervisor, settings: Settings, answer: Report | None, last
         capabilities=facts.capabilities if facts else None,
         queue=queue, running=running, uptime_s=uptime_s,
         worker_pid=engine.process.pid if engine.process else None, warnings=warnings,
+        loads_on_demand=engine.loads_on_demand,
     )
 
 
