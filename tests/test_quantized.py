@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cosyvoice_app.nn.packed import PackedLinear, pack
+from cosyvoice_app.nn.packed import STEP_ROWS, PackedLinear, pack
 from cosyvoice_app.nn.quantized import Int8Embedding, Int8Linear, quantize_rows
 
 CPU = torch.device("cpu")
@@ -152,6 +152,16 @@ def test_packed_layers_compute_the_layer(precision: str, within: float, bias: bo
         x = activations(rows)
         assert off_by(packed(x), layer(x)) < within
         assert packed(x.view(1, rows, -1)).shape == (1, rows, 320)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_row_of_few_is_the_row_alone_to_the_bit(precision: str, bias: bool) -> None:
+    packed, x = pack(linear(bias=bias), precision), activations(STEP_ROWS)
+    alone = torch.cat([packed(row) for row in x[:, None]])
+    for rows in range(1, STEP_ROWS + 1):
+        assert torch.equal(packed(x[:rows]), alone[:rows])
+        assert torch.equal(packed(x.flip(0)[None, :rows]), alone.flip(0)[None, :rows])
 
 
 def test_packed_half_weights_keep_activations_whole() -> None:

@@ -92,7 +92,8 @@ class RowAttention:
         self.rows = [(row, slot, cache.host_lengths[slot]) for row, slot in enumerate(slots)]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [B, 1, heads, head]; k, v [B, 1, kv_heads, head] -> [B, 1, heads * head]."""
+        """q [B, 1, heads, head]; k, v [B, 1, kv_heads, head] -> [B, 1, heads * head]. Rows after the slots' are none:
+        zeros."""
         rows, _, heads, head = q.shape
         groups = q.view(rows, k.shape[2], heads // k.shape[2], head)  # a group's heads are its key head's queries
         out = []
@@ -102,6 +103,8 @@ class RowAttention:
             own[1, :, past] = v[row, 0]
             out.append(F.scaled_dot_product_attention(
                 groups[row : row + 1], own[:1, :, : past + 1], own[1:, :, : past + 1]))
+        if rows > len(out):
+            out.append(out[0].new_zeros(rows - len(out), *out[0].shape[1:]))
         return (out[0] if rows == 1 else torch.cat(out)).reshape(rows, 1, heads * head)
 
 

@@ -262,8 +262,9 @@ class LmBatch:
     def _step_some(self, slots: list[int]) -> None:
         """Only rows that have something to do, each over exactly its own positions."""
         rows = torch.tensor(slots, device=self.lm.device)
-        h = self.lm.embed_speech(self._ids[rows])[:, None]
-        self._draw(self._forward(h, self.cache.lengths[rows], RowAttention(self.cache, slots)), rows)
+        h, positions = self.lm.filled_up(self.lm.embed_speech(self._ids[rows])[:, None], self.cache.lengths[rows])
+        logits = self._forward(h, positions, RowAttention(self.cache, slots))
+        self._draw(logits[: len(slots)], rows)
         self.cache.lengths[rows] += 1
 
     def _step_all(self, positions: int) -> None:

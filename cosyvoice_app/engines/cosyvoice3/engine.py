@@ -40,8 +40,8 @@ from cosyvoice_app.types import (
 
 GIB = 1 << 30
 CPU_SLOTS = 4
-"""Most rows of the language model that run together on a CPU. With four a step takes little longer than with one in
-few bits; the flow, which takes most of the time there, gains nothing from company."""
+"""Most rows of the language model that run together on a CPU. Four in int8 take a step of 1.4 times the time of one, in
+16 bits 1.9 times, in float32 3.4 times; the flow, which takes most of the time there, gains nothing from company."""
 
 
 class CosyVoice3Engine:

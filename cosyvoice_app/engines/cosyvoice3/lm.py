@@ -33,7 +33,7 @@ from cosyvoice_app.engines.cosyvoice3.config import LMConfig
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.nn.kv_cache import KvCache
 from cosyvoice_app.nn.loading import REMEDY, materialise
-from cosyvoice_app.nn.packed import pack
+from cosyvoice_app.nn.packed import PackedLinear, half_sizes, pack
 from cosyvoice_app.nn.quantized import Int8Embedding
 from cosyvoice_app.nn.rotary import RotaryTable, rotate
 
@@ -193,6 +193,17 @@ class LM(nn.Module):
         head = official.llm_decoder.to(device)
         lm.head = pack(head, "fp16" if precision == "int8" else precision) if device.type == "cpu" else head
         return lm.requires_grad_(False).eval()
+
+    def filled_up(self, h: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """h [B, 1, width] and positions [B] of a step, and rows of zeros up to a number that products would be filled
+        up to one by one: done here, it is done once. `RowAttention` passes over them."""
+        missing = -len(h) % self._step_rows
+        return (F.pad(h, (0, 0, 0, 0, 0, missing)), F.pad(positions, (0, missing))) if missing else (h, positions)
+
+    @property
+    def _step_rows(self) -> int:
+        in_half = [isinstance(part, PackedLinear) and part.half_weights for part in (self.head, self.layers[0].down)]
+        return half_sizes()[0] if all(in_half) else 1
 
     def new_cache(self, slots: int, max_positions: int, *, whole: bool | None = None) -> KvCache:
         c = self.config

@@ -45,5 +45,7 @@ def _logits(lm: LM, h: Tensor, cache: KvCache, attend: Attention, slots: range |
     rotary = lm.new_rotary()
     rotary.reserve(max(cache.host_lengths) + 1)
     at = cache.lengths[torch.tensor(list(slots), device=lm.device)]
+    if isinstance(attend, RowAttention):
+        h, at = lm.filled_up(h, at)
     out: Tensor = lm(h, rotary.cos[at][:, None], rotary.sin[at][:, None], attend)
-    return lm.logits(out[:, 0])
+    return lm.logits(out[:, 0])[: len(slots)]
