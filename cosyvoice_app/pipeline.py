@@ -34,6 +34,7 @@ from cosyvoice_app.text.notices import unspoken
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.text.transcript import prepare_transcript
 from cosyvoice_app.types import (
+    PROMPT_TEXT_MAX_CHARS,
     SEED_MAX,
     SEED_MIN,
     Audio,
@@ -56,7 +57,6 @@ from cosyvoice_app.voices.cache import VoiceCache
 
 SPEED_MIN, SPEED_MAX = 0.5, 2.0
 INSTRUCT_MAX_CHARS = 500
-PROMPT_TEXT_MAX_CHARS = 1000
 
 OnChunk = Callable[[Audio, int], None]
 """Called with finished audio, in order, and the index of its segment: a whole segment and the pause after it or, of a

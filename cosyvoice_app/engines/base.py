@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from cosyvoice_app.types import (
     Audio,
+    CacheCounts,
     CancelToken,
     Capabilities,
     Intent,
@@ -96,3 +97,10 @@ class StreamingEngine(Engine, Protocol):
     """An engine that can give out a segment before the whole of it is made."""
 
     streamer: Streamer
+
+
+@runtime_checkable
+class CachingEngine(Engine, Protocol):
+    """An engine that keeps things between requests and counts how often that helped."""
+
+    def caches(self) -> dict[str, CacheCounts]: ...

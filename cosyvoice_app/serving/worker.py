@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 from cosyvoice_app.console import make_safe
 from cosyvoice_app.engines import registry
-from cosyvoice_app.engines.base import Engine
+from cosyvoice_app.engines.base import CachingEngine, Engine
 from cosyvoice_app.engines.failure import is_poisonous, release_memory, translate
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.errors import AppError, Cancelled, ConfigError, EngineFailure, OutOfMemory, is_out_of_memory
@@ -173,13 +173,15 @@ class Worker:
         engine, stages = self._engine, self._stages
         components: dict[str, str] = {}
         memory = read_memory()
+        caches = {"voice_memory": self._voices.counts()}
         if engine is not None:
             try:
                 components, memory = engine.components(), engine.memory()
+                if isinstance(engine, CachingEngine):
+                    caches |= engine.caches()
             except Exception:
                 log.exception("the engine can't say how it is")
-        return Report(token, components, memory, dict(stages.counts) if stages else {},
-                      {"voice_memory": self._voices.counts()})
+        return Report(token, components, memory, dict(stages.counts) if stages else {}, caches)
 
     def _beat(self) -> None:
         pause = threading.Event()

@@ -19,13 +19,13 @@ from cosyvoice_app.audio.prompt import examine, load_prompt
 from cosyvoice_app.audio.recognise import recognise_english
 from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import AppError, AssetError, BadInput, EngineFailure
-from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, PROMPT_TEXT_MAX_CHARS, SPEED_MAX, SPEED_MIN
+from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, SPEED_MAX, SPEED_MIN
 from cosyvoice_app.serving.request import Chunk, Done, Failed, Queued, Service, Status, Ticket, Working
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.tags import write
 from cosyvoice_app.text.transcript import prepare_transcript
-from cosyvoice_app.types import Audio, Said, Segment
+from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, Audio, Said, Segment
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.answers import report
 from cosyvoice_app.web.door import make_request, random_seed, settle_pronunciations, settle_seed, settle_speed

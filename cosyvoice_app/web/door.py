@@ -7,10 +7,10 @@ import secrets
 from typing import Any, Literal
 
 from cosyvoice_app.errors import BadInput
-from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, PROMPT_TEXT_MAX_CHARS, SPEED_MAX, SPEED_MIN, bounded
+from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, SPEED_MAX, SPEED_MIN, bounded
 from cosyvoice_app.serving.request import Priority, SynthesisRequest
 from cosyvoice_app.text.pronunciations import Pronunciations, from_request
-from cosyvoice_app.types import SEED_MAX, SEED_MIN, PromptClip, Refine
+from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, SEED_MAX, SEED_MIN, PromptClip, Refine
 
 PRONUNCIATIONS_MAX_CHARS = 60_000
 REFINES: tuple[Refine, ...] = ("off", "fast", "full")

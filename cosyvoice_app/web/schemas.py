@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, PROMPT_TEXT_MAX_CHARS, SPEED_MAX, SPEED_MIN
-from cosyvoice_app.types import SEED_MAX, SEED_MIN
+from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, SPEED_MAX, SPEED_MIN
+from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, SEED_MAX, SEED_MIN
 from cosyvoice_app.voices.library import NAME_MAX_CHARS
 from cosyvoice_app.web.control import RestartMode
 
