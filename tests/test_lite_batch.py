@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from test_lite_model import SMALL, seeded
 from torch.func import functional_call
 
+from cosyvoice_app.bench import batching
+from cosyvoice_app.cli.main import main
 from cosyvoice_app.engines.lite.engine import LiteEngine
 from cosyvoice_app.engines.lite.lanes import Lanes, Work, split
 from cosyvoice_app.engines.lite.model import LiteModel, Resonance, moving_names
@@ -332,3 +335,19 @@ def test_the_check_notices_a_single_bit(engine, model):
     assert engine._agree(rows, features, waves)
     waves[0][len(waves[0]) // 2] = np.nextafter(waves[0][len(waves[0]) // 2], np.float32(2.0))
     assert not engine._agree(rows, features, waves)
+
+
+# The bench.
+
+
+def test_the_bench_compares_every_sample(capsys, monkeypatch):
+    command = ["bench", "batching", "--engine", "tone", "--rows", "2", "--pairs", "1"]
+    assert main(command) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["short"]["same_bits"] and result["middle"]["ratio"] > 0
+
+    speak = batching._speak
+    monkeypatch.setattr(batching, "_speak", lambda engine, rows: [w * len(rows) for w in speak(engine, rows)])
+    assert main(command) == 1  # rows whose samples depend on how many there are
+    assert "DIFFER" in capsys.readouterr().out
+    assert main([*command[:-1], "0"]) == 2
