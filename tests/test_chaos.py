@@ -20,7 +20,7 @@ def test_five_kills_under_load_cost_only_what_was_running(monkeypatch: pytest.Mo
         assert found["faults"] == []
         assert len(server.workers()) == 1
     queue = found["queue_kept"]
-    assert queue["running"] == queue["told"] >= 1 and queue["waiting"] == queue["right"] >= WAITING
+    assert queue["running"] == queue["told"] >= 1 and queue["right"] >= queue["waiting"] >= WAITING
     answers = found["answers"]
     assert answers["right"] > 5 and set(answers) <= {"right", "told", "broken off", "refused"}
     assert found["rude"]["uploads broken off"] == 20 and found["rude"]["slow readers"] >= 1

@@ -21,9 +21,9 @@ import psutil
 from cosyvoice_app.errors import EngineFailure
 
 ROOT = Path(__file__).parents[2]
-START_S = 300.0
+START_S = 600.0
 _END_S = 30.0
-_POLL_S = 0.02
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
