@@ -1,9 +1,11 @@
 // Plays a result while it is made. The server names a running request's stream in the page (data-stream); what comes is
 // 16-bit PCM, and each piece is started on the very sample at which the one before it ends.
 (() => {
+  if (!window.AudioContext) return; // the finished file has its own player
   const LEAD_S = 0.1; // between the first sound's arrival and its start, and again after a wait for more
   const MARGIN_S = 0.03; // a piece due sooner might reach the sound card too late and overlap the next
   const FADE_S = 0.02;
+  const ALLOWED_S = 1; // a browser that hasn't let the page sound by then won't
   let context = null;
   let current = null;
   let token = "";
@@ -23,6 +25,12 @@
     }
     if (context.state !== "running") context.resume().catch(() => {});
     return context;
+  };
+
+  // The time of a frame. A hair too early, by rounding, and the browser would interpolate between samples.
+  const timeOf = (frame, rate) => {
+    const time = frame / rate;
+    return time * rate < frame ? time * (1 + 2 * Number.EPSILON) : time;
   };
 
   class Playback {
@@ -54,6 +62,7 @@
       }
       this.whole = true;
       this.settle();
+      setTimeout(() => { if (current === this && this.context.state !== "running") stop(); }, 1000 * ALLOWED_S);
     }
 
     play(view, rate) {
@@ -66,7 +75,7 @@
       node.connect(this.volume);
       const now = this.context.currentTime;
       if (this.next < (now + MARGIN_S) * rate) this.next = Math.ceil((now + LEAD_S) * rate);
-      node.start(this.next / rate);
+      node.start(timeOf(this.next, rate));
       this.next += count;
       this.nodes.add(node);
       node.onended = () => { this.nodes.delete(node); this.settle(); };
