@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ def clone(server: Server, clip: Path, text: str = TEXT, key: str = "", headers: 
                       data={"text": text, **fields}, headers={**bearer, **(headers or {})}, timeout=timeout)
 
 
-def until(true: Callable[[], object], within_s: float = 30) -> None:
+def until(true: Callable[[], object], within_s: float = 60) -> None:
     end = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end, "it did not come true in time"
@@ -88,12 +87,12 @@ def test_one_client_has_so_many_under_way_and_others_go_on(
 
     def hang(_: int) -> None:
         with contextlib.suppress(httpx.ReadTimeout):
-            clone(limited, p0_wav, key=ann, seed=HANGS, timeout=6)
+            clone(limited, p0_wav, key=ann, seed=HANGS, timeout=20)
 
     with ThreadPoolExecutor(2) as pool:
         for i in range(2):
             pool.submit(hang, i)
-        until(lambda: httpx.get(f"{limited.url}/health").json()["running"] >= 2)
+        until(lambda: httpx.get(f"{limited.url}/health", timeout=60).json()["running"] >= 2)
         refused = clone(limited, p0_wav, key=ann)
         assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["type"] == "rate_limited"
@@ -129,7 +128,7 @@ def test_metrics_count_refusals(limited: Server, keys: tuple[Path, dict[str, str
 def test_a_key_taken_back_opens_nothing(limited: Server, keys: tuple[Path, dict[str, str]]) -> None:
     new = add_key(keys[0], "late")
     header = {"Authorization": f"Bearer {new}"}
-    until(lambda: httpx.get(f"{limited.url}/v1/voices", headers=header).status_code == 200)
+    until(lambda: httpx.get(f"{limited.url}/v1/voices", headers=header, timeout=60).status_code == 200)
 
 
 # deadlines
@@ -149,11 +148,11 @@ def test_modes_of_restart_are_judged(server: Server) -> None:
     def restart(**more: object) -> httpx.Response:
         return httpx.post(f"{server.url}/v1/engine/restart", timeout=60, **more)  # type: ignore[arg-type]
 
-    pid = httpx.get(f"{server.url}/health").json()["worker_pid"]
+    pid = httpx.get(f"{server.url}/health", timeout=60).json()["worker_pid"]
     for answer in (restart(json={"mode": "kill"}), restart(params={"mode": "kill"}), restart(json={"mod": "drain"})):
         assert answer.status_code == 422 and "mod" in answer.json()["error"]["param"]
     assert restart(json={"mode": "drain"}, params={"mode": "cancel"}).status_code == 400
-    assert httpx.get(f"{server.url}/health").json()["worker_pid"] == pid
+    assert httpx.get(f"{server.url}/health", timeout=60).json()["worker_pid"] == pid
     for more in ({"json": {"mode": "drain"}}, {"params": {"mode": "cancel"}}, {"json": {}}):
         assert restart(**more).json()["after"]["state"] == "ready"
 
@@ -184,10 +183,12 @@ def test_a_connection_that_never_asks_is_closed(server: Server) -> None:
 @pytest.mark.parametrize("path", ["/v1/clone", "/v1/voices", "/gradio_api/upload"])
 def test_two_hundred_aborted_uploads_leave_nothing(server: Server, path: str) -> None:
     process = psutil.Process(server.process.pid)
-    temp = Path(os.environ.get("TMPDIR", "/tmp"))
+    (kept,) = httpx.post(f"{server.url}/gradio_api/upload", files={"files": b"whole"}, timeout=60).json()
+    folder = Path(kept).parents[1]
+    assert Path(kept).read_bytes() == b"whole"
 
     def uploads() -> set[Path]:
-        return {p for folder in temp.glob("cosyvoice-uploads-*") for p in folder.rglob("*") if p.is_file()}
+        return {found for found in folder.rglob("*") if found.is_file()}
 
     def handles() -> int:
         return process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
@@ -204,11 +205,11 @@ def test_two_hundred_aborted_uploads_leave_nothing(server: Server, path: str) ->
 
     for i in range(10):
         abort(i)
-    time.sleep(1)
+    assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
     files, threads, open_now = uploads(), process.num_threads(), handles()
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(abort, range(200)))
-    until(lambda: handles() <= open_now + 2)
+    assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200  # it came after them, so they have come in
+    until(lambda: handles() <= open_now + 2, 60)
     assert process.num_threads() <= threads + 40, "only the pool of threads for plain routes may have grown"
     assert uploads() <= files
-    assert httpx.get(f"{server.url}/health").status_code == 200
