@@ -183,7 +183,8 @@ class Pipeline:
                 for index in range(len(job.segments))]
         pieces: list[Audio] = []
         first_audio_s = 0.0
-        with closing(self._speak(rows, job.stream, on_progress, cancel, stages)) as spoken:  # whatever runs ahead ends with it
+        # Closed whatever happens: what runs ahead ends with it.
+        with closing(self._speak(rows, job.stream, on_progress, cancel, stages)) as spoken:
             for index, piece in spoken:
                 first_audio_s = first_audio_s or time.perf_counter() - started
                 if on_chunk is not None:

@@ -13,12 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 
 from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import AppError, Cancelled, NoEngine, TimedOut
 from cosyvoice_app.outputs import OutputStore
-from cosyvoice_app.pipeline import plan
 from cosyvoice_app.serving.delivery import Delivery
 from cosyvoice_app.serving.flights import Flight, Flights, capacity
 from cosyvoice_app.serving.messages import (
@@ -35,6 +33,7 @@ from cosyvoice_app.serving.messages import (
     Run,
 )
 from cosyvoice_app.serving.metrics import Metrics
+from cosyvoice_app.serving.planner import Planner
 from cosyvoice_app.serving.process import WorkerProcess
 from cosyvoice_app.serving.queue import RequestQueue
 from cosyvoice_app.serving.reports import Reports
@@ -51,10 +50,7 @@ from cosyvoice_app.serving.supervisor import Limits, Supervisor
 from cosyvoice_app.serving.ticket import RequestTicket
 from cosyvoice_app.serving.vram import WorkerMemory
 from cosyvoice_app.settings import Settings
-from cosyvoice_app.text.frontend import DEFAULT_LIMITS, FrontEnd, prepare
-from cosyvoice_app.text.language import NATIVE_LANGUAGES
-from cosyvoice_app.text.notices import unspoken
-from cosyvoice_app.text.pronunciation_file import PronunciationFile
+from cosyvoice_app.text.frontend import FrontEnd
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.types import Capabilities
 from cosyvoice_app.voices.cache import CacheCounts
@@ -72,7 +68,7 @@ class EngineService:
     def __init__(self, settings: Settings, *, outputs: OutputStore | None = None, limits: Limits | None = None) -> None:
         self._settings = settings
         self._limits = limits or Limits()
-        self._pronunciations = PronunciationFile(settings.pronunciations)
+        self._planner = Planner(settings)
         self._expected = registry.capabilities(settings)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -110,12 +106,7 @@ class EngineService:
             raise
 
     def _submit(self, request: SynthesisRequest) -> Ticket:
-        entries, trouble = self._pronunciations.current()
-        job = plan(request.clip, request.text, seed=request.seed, max_chars=self._settings.max_chars,
-                   transcript=request.prompt_text, instruct=request.instruct, speed=request.speed,
-                   refine=request.refine, engine=self.capabilities(),
-                   pronunciations=request.pronunciations.over(entries))
-        job = replace(job, stream=request.stream, warnings=(*job.warnings, *trouble))
+        job = self._planner.job(request, self.capabilities())
         ticket = RequestTicket(request, job, self._cancel)
         with self._lock:
             self._refuse_without_engine()
@@ -131,12 +122,7 @@ class EngineService:
 
     def read(self, text: str, own: Pronunciations = NONE) -> tuple[FrontEnd, tuple[str, ...]]:
         """What would be spoken, and what the engine would leave out. Raises TextError as `submit` would."""
-        entries, trouble = self._pronunciations.current()
-        engine = self.capabilities()
-        front = prepare(text, max_chars=self._settings.max_chars, limits=engine.split if engine else DEFAULT_LIMITS,
-                        pronunciations=own.over(entries),
-                        languages=engine.languages if engine else NATIVE_LANGUAGES)
-        return front, (*(unspoken(front.segments, engine) if engine else ()), *trouble)
+        return self._planner.read(text, own, self.capabilities())
 
     def status(self) -> Status:
         answer, memory = self._ask(), self._memory_now()

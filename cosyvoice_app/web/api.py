@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from cosyvoice_app import __version__
-from cosyvoice_app.audio.prompt import load_prompt
 from cosyvoice_app.errors import AppError, BadInput, NotFound
 from cosyvoice_app.serving.metrics import CONTENT_TYPE as METRICS_TYPE
 from cosyvoice_app.serving.request import Service, Status, SynthesisRequest, Ticket
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import PromptClip
+from cosyvoice_app.voices.clips import ClipCache
 from cosyvoice_app.voices.library import SavedVoice, VoiceLibrary
 from cosyvoice_app.web import logs
 from cosyvoice_app.web.answers import streamed, whole
@@ -94,7 +94,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
     )
     async def clone(form: Annotated[CloneForm, Form()], request: Request, by: By) -> Response:
         """Say `text` in the voice of `file`, once, without saving the voice."""
-        clip = await _read_clip(form, settings)
+        clip = await _read_clip(form, settings, library.clips)
         asked = make_request(
             clip,
             form.text,
@@ -117,7 +117,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
     )
     async def add_voice(form: Annotated[VoiceForm, Form()]) -> dict[str, Any]:
         """Save a voice. The answer's `id` is what `voice` takes in /v1/audio/speech."""
-        clip = await _read_clip(form, settings)
+        clip = await _read_clip(form, settings, library.clips)
         saved = await run_in_threadpool(library.add, form.name, clip, form.prompt_text)
         return {**_voice(saved), "warnings": list(clip.warnings)}
 
@@ -151,9 +151,10 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
         "/health", tags=["engine"], response_model=Health, responses={503: {"model": Health, "description": "Not yet."}}
     )
     def health() -> JSONResponse:
-        """200 when ready to speak, 503 otherwise; the body is the same."""
+        """200 when ready to speak, or idle until the next request; 503 otherwise. The body is the same."""
         status = service.status()
-        return JSONResponse(status_report(status), status_code=200 if status.state == "ready" else 503)
+        takes = status.state == "ready" or status.loads_on_demand
+        return JSONResponse(status_report(status), status_code=200 if takes else 503)
 
     @router.get(
         "/metrics",
@@ -194,11 +195,11 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
     return router
 
 
-async def _read_clip(form: CloneForm | VoiceForm, settings: Settings) -> PromptClip:
+async def _read_clip(form: CloneForm | VoiceForm, settings: Settings, clips: ClipCache) -> PromptClip:
     data = await form.file.read()
     with _fields_named(prompt="file"):
         return await run_in_threadpool(
-            load_prompt, data, name_hint=form.file.filename or "", max_bytes=settings.max_upload_mb * MB
+            clips.load, data, name_hint=form.file.filename or "", max_bytes=settings.max_upload_mb * MB
         )
 
 
@@ -217,7 +218,8 @@ def _voice(saved: SavedVoice) -> dict[str, Any]:
 
 
 def status_report(status: Status) -> dict[str, Any]:
-    return {"status": "ok" if status.state == "ready" else status.state, "version": __version__, **asdict(status)}
+    word = "ok" if status.state == "ready" else "idle" if status.loads_on_demand else status.state
+    return {"status": word, "version": __version__, **asdict(status)}
 
 
 def _refuse_the_rest(router: APIRouter) -> None:

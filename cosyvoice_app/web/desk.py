@@ -15,7 +15,7 @@ import gradio as gr
 from fastapi.concurrency import run_in_threadpool
 
 from cosyvoice_app.audio.encode import encode
-from cosyvoice_app.audio.prompt import examine, load_prompt
+from cosyvoice_app.audio.prompt import examine
 from cosyvoice_app.audio.recognise import recognise_english
 from cosyvoice_app.engines import registry
 from cosyvoice_app.errors import AppError, AssetError, BadInput, EngineFailure
@@ -26,6 +26,7 @@ from cosyvoice_app.text.language import NATIVE_LANGUAGES
 from cosyvoice_app.text.tags import write
 from cosyvoice_app.text.transcript import prepare_transcript
 from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, Audio, Said, Segment
+from cosyvoice_app.voices.clips import ClipCache
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.answers import report
 from cosyvoice_app.web.door import make_request, random_seed, settle_pronunciations, settle_seed, settle_speed
@@ -48,7 +49,8 @@ def language(request: gr.Request | None) -> Lang:
 
 
 class Desk:
-    def __init__(self, settings: Settings, service: Service, uploads: Path) -> None:
+    def __init__(self, settings: Settings, service: Service, uploads: Path, clips: ClipCache | None = None) -> None:
+        self._clips = clips or ClipCache()
         self.settings = settings
         self.service = service
         self.uploads = uploads
@@ -122,7 +124,7 @@ class Desk:
             if not clip:
                 raise BadInput("There is no clip: upload an audio file with 3 to 15 s of speech.", param="clip")
             prompt = await run_in_threadpool(
-                load_prompt, Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes
+                self._clips.load, Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes
             )
             asked = make_request(
                 prompt,
@@ -248,7 +250,7 @@ class Desk:
         lang = language(request)
         found = None
         if clip:
-            found = examine(Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes)
+            found = examine(Path(clip), name_hint=Path(clip).name, max_bytes=self._max_bytes, load=self._clips.load)
         offers_stretch = bool(found and found.get("suggested_window_s"))
         return found, page_parts.doctor(found, lang), gr.update(visible=offers_stretch)
 
@@ -257,14 +259,14 @@ class Desk:
         if not clip or not found or not found.get("suggested_window_s"):
             return gr.skip()
         start_s, end_s = found["suggested_window_s"]
-        prompt = load_prompt(Path(clip), window_s=(start_s, end_s), max_bytes=self._max_bytes)
+        prompt = self._clips.load(Path(clip), window_s=(start_s, end_s), max_bytes=self._max_bytes)
         path = Path(tempfile.mkdtemp(prefix="stretch-", dir=self.uploads)) / "clip.wav"
         path.write_bytes(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
         return str(path)
 
     def use_sample(self, lang: Lang) -> tuple[str, str]:
         """A clip that comes with the app, for visitors without one, and its words. See samples/ATTRIBUTION.md."""
-        prompt = load_prompt(SAMPLES / f"{lang}.flac")
+        prompt = self._clips.load(SAMPLES / f"{lang}.flac")
         path = Path(tempfile.mkdtemp(prefix="sample-", dir=self.uploads)) / f"sample_{lang}.wav"
         path.write_bytes(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
         return str(path), SAMPLE_WORDS[lang]
@@ -287,7 +289,7 @@ class Desk:
         return words, remark
 
     def _heard(self, clip: Path) -> str | None:
-        prompt = load_prompt(clip, name_hint=clip.name, max_bytes=self._max_bytes)
+        prompt = self._clips.load(clip, name_hint=clip.name, max_bytes=self._max_bytes)
         return recognise_english(prompt.samples, prompt.rate_hz, cache=self.settings.cache)
 
     def random_seed(self) -> str:

@@ -136,7 +136,7 @@ class Health(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    status: str = Field(description="ok, or the state when it isn't ready.")
+    status: str = Field(description="ok, idle (loads for the next request), or the state when it isn't ready.")
     state: Literal["loading", "ready", "unloaded", "failed"]
     version: str
     engine: str

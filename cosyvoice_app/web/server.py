@@ -19,6 +19,7 @@ from cosyvoice_app import __version__
 from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.serving.request import Service
 from cosyvoice_app.settings import Settings
+from cosyvoice_app.voices.clips import ClipCache
 from cosyvoice_app.voices.library import VoiceLibrary
 from cosyvoice_app.web import errors
 from cosyvoice_app.web.api import build_router
@@ -60,19 +61,20 @@ def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> Fa
     errors.install(app)
     app.include_router(build_router(settings, service, library, control))
     complete(app)
-    _mount_page(app, settings, service, uploads)
+    _mount_page(app, settings, service, uploads, library.clips)
+    service.watch_cache("clips", library.clips.counts)
     app.add_middleware(Guard, settings=settings, service=service, rate=rate)
     return app
 
 
-def _mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path) -> None:
+def _mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path, clips: ClipCache) -> None:
     # Gradio reads these when it is imported or builds its first component.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     os.environ["HF_HUB_OFFLINE"] = "1"
     from cosyvoice_app.web.ui import mount_page
 
-    mount_page(app, settings, service, uploads)
+    mount_page(app, settings, service, uploads, clips)
 
 
 def claim_port(host: str, port: int) -> socket.socket:

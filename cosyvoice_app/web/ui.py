@@ -21,6 +21,7 @@ from cosyvoice_app.serving.request import Service
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.instruct import Chip, chips_for
 from cosyvoice_app.types import Capabilities
+from cosyvoice_app.voices.clips import ClipCache
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.desk import Desk
 from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
@@ -309,9 +310,9 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
     return page
 
 
-def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path) -> None:
+def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path, clips: ClipCache) -> None:
     """Mount the page at `/`. Gradio serves only what it keeps for its visitors: uploads and copies of results."""
-    desk = Desk(settings, service, uploads)
+    desk = Desk(settings, service, uploads, clips)
     page = build_page(settings, desk)
 
     @app.get("/page/status", include_in_schema=False)
