@@ -12,29 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 EPS = 1e-5
-_SERIAL = 32_768
-"""Below so many elements PyTorch sums in one thread."""
-
-
-def frame_sum(x: Tensor) -> Tensor:
-    """[T, C] -> [C], added up in an order that depends on T alone.
-
-    A sum over frames would be cut by channels among the threads, and the order within a part depends on its width. Here
-    each of many short stretches is summed by one thread, then their sums.
-    """
-    while x.numel() >= _SERIAL and len(x) >= 16:
-        size = 32 if len(x) >= 256 else 8
-        count = len(x) // size
-        sums = x[: count * size].view(count, size, -1).sum(1)
-        x = torch.cat([sums, x[count * size :].sum(0, keepdim=True)])
-    return x.sum(0)
 
 
 def _row_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of one row [T, C], each [C]: the same bits however many threads there are."""
+    """Mean and biased variance of one row [T, C], each [C].
+
+    Threads share a sum by channels, so the bits don't depend on how many there are; the fused kernel adds up each
+    thread's frames first.
+    """
     wide = x if x.dtype == torch.float64 else x.float()
-    mean = frame_sum(wide) / len(x)
-    variance = (frame_sum(wide.square()) / len(x) - mean.square()).clamp_(min=0.0)
+    mean = wide.sum(0) / len(x)
+    variance = (wide.square().sum(0) / len(x) - mean.square()).clamp_(min=0.0)
     return mean.to(x.dtype), variance.to(x.dtype)
 
 
