@@ -27,6 +27,7 @@ from cosyvoice_app.engines.device import Device, choose, make_exact
 from cosyvoice_app.engines.memory import read_memory
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import (
+    CacheCounts,
     Intent,
     NeverCancelled,
     OnProgress,
@@ -54,6 +55,7 @@ class CosyVoice3Engine:
         """`slots` rows of the language model run together at most. On CUDA each takes its memory from the start."""
         on_gpu = model.device.type == "cuda"
         self._model = model
+        self._store = store
         self.device = str(model.device)
         self.device_reason = device_reason
         self.precision = precision
@@ -106,6 +108,9 @@ class CosyVoice3Engine:
 
     def memory(self) -> dict[str, int]:
         return read_memory(self.device)
+
+    def caches(self) -> dict[str, CacheCounts]:
+        return {"voice_disk": self._store.counts()}
 
     def warm_up(self) -> None:
         """Say something short in the voice of a hum, so that kernels are chosen before the first request. Raises
