@@ -95,6 +95,14 @@ class OutputStore:
         self._sync_folder()
         return path
 
+    def remove(self, path: Path) -> None:
+        """Take back a saved result and its sidecar. Raises AppError when the disk refuses."""
+        try:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
+        except OSError as error:
+            raise AppError(f"{path} could not be removed: {error.strerror or error}.") from error
+
     def _publish_pair(self, wav: Path, stem: str, facts: dict[str, Any]) -> Path:
         """The sidecar goes first and holds the name, so that no WAV is ever seen without one."""
         while True:

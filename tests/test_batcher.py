@@ -470,3 +470,120 @@ def test_under_any_load_each_row_gets_its_own(make: Make, pool: ThreadPoolExecut
     for done in [pool.submit(one_job, seed) for seed in range(1, 400)]:
         done.result(PATIENCE_S)
     assert not stages._waiting and not stages._jobs
+
+
+def test_a_long_text_yields_to_a_short_one_that_came_later_and_yet_goes_on(
+    make: Make, pool: ThreadPoolExecutor
+) -> None:
+    stages, script = make(max_rows=1, wait_ms=0)
+    script.gate.clear()
+    script.entered.clear()
+
+    def long_text(name: str, segments: int) -> list[str]:
+        with stages.job("interactive") as job:
+            return [said(job.decode(job.predict(one, cancel=ALONE), one, cancel=ALONE))
+                    for one in (row(f"{name}{n}") for n in range(segments))]
+
+    long = pool.submit(long_text, "long", 6)
+    assert script.entered.wait(PATIENCE_S)
+    short = line_up(stages, pool, ["short"])[0]
+    script.gate.set()
+    assert short.result(PATIENCE_S) == "short/1"
+    long.result(PATIENCE_S)
+    order = [rows[0] for stage, rows in script.batches if stage == "decode"]
+    assert order.index("short") <= 2
+
+    script.batches.clear()  # and many short ones don't starve a long one
+    done = threading.Event()
+
+    def chatter() -> None:
+        while not done.is_set():
+            speak(stages, row("chat"))
+
+    talkers = [pool.submit(chatter) for _ in range(3)]
+    assert len(pool.submit(long_text, "slow", 5).result(PATIENCE_S)) == 5
+    done.set()
+    for one in talkers:
+        one.result(PATIENCE_S)
+
+
+def test_a_voice_asked_for_by_a_batch_job_is_made_however_busy_the_others_are(
+    make: Make, pool: ThreadPoolExecutor
+) -> None:
+    stages, _ = make(max_rows=1)
+    done = threading.Event()
+
+    def chatter() -> None:
+        while not done.is_set():
+            speak(stages, row("chat"))
+
+    def fit(token: CancelToken) -> Voice:
+        for _ in range(10):
+            token.check()
+        return Voice("fitted", None)
+
+    talkers = [pool.submit(chatter) for _ in range(3)]
+    with stages.job("batch") as maker:
+        assert pool.submit(maker.encode, fit, cancel=ALONE).result(PATIENCE_S).key == "fitted"
+    done.set()
+    for one in talkers:
+        one.result(PATIENCE_S)
+
+
+def test_a_job_that_has_the_device_for_itself_leaves_only_with_it(make: Make, pool: ThreadPoolExecutor) -> None:
+    """Otherwise an engine that never lets go would be taken for a free one."""
+    stages, script = make()
+    stop, hold = Stop(), threading.Event()
+    script.fails = lambda stage, rows: until(hold.is_set)  # deaf to its token
+    alone = pool.submit(speak, stages, row("deaf"), stop)
+    assert script.entered.wait(PATIENCE_S)
+    stop.event.set()
+    time.sleep(0.3)
+    assert not alone.done()
+    hold.set()
+    with pytest.raises(Cancelled):
+        alone.result(PATIENCE_S)
+
+
+def test_an_engine_that_gives_too_few_results_fails_its_rows_and_not_the_lane(make: Make) -> None:
+    stages, script = make()
+    whole = script.predict
+    script.predict = lambda rows, cancel: []  # type: ignore[method-assign]
+    with pytest.raises(EngineFailure, match="0 results for 1"):
+        speak(stages, row())
+    script.predict = whole  # type: ignore[method-assign]
+    assert speak(stages, row()) == "hello/1"
+
+
+def test_the_lane_survives_what_nobody_foresaw(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages, _ = make()
+
+    def broken(call: object, **_: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr("cosyvoice_app.serving.batcher._settle", broken)
+    with pytest.raises(EngineFailure, match="unforeseen"):
+        speak(stages, row())
+    assert speak(stages, row()) == "hello/1"
+
+
+def test_one_row_too_large_for_the_device_makes_nobody_else_s_batches_smaller(
+    make: Make, pool: ThreadPoolExecutor
+) -> None:
+    stages, script = make()
+
+    def fail(stage: str, rows: Sequence[Row]) -> None:
+        if any(one.segment.text == "huge" for one in rows):
+            raise MemoryError
+
+    script.fails = fail
+    first = held_up(stages, script, pool)
+    others = line_up(stages, pool, ["t1", "huge", "t2", "t3"])
+    script.gate.set()
+    for one in (first, *others):
+        if one is not others[1]:
+            one.result(PATIENCE_S)
+    with pytest.raises(MemoryError):
+        others[1].result(PATIENCE_S)
+    assert stages._rows_now == stages.max_rows

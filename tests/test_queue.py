@@ -141,3 +141,16 @@ def test_clients_long_gone_are_forgotten(p0: PromptClip) -> None:
         queue.push(ticket(p0, f"client {n}"), retry_after_s=1)
         queue.pop()
     assert len(queue._turns["interactive"]._finish) <= 2
+
+
+def test_what_was_stopped_before_it_began_costs_its_client_nothing(p0: PromptClip) -> None:
+    stopped = [ticket(p0, "a", chars=150) for _ in range(20)]
+    queue = filled(*stopped)
+    for one in stopped:
+        queue.remove(one)
+    others = [ticket(p0, "b", chars=30) for _ in range(10)]
+    for one in others:
+        queue.push(one, retry_after_s=1)
+    mine = ticket(p0, "a", chars=30)
+    queue.push(mine, retry_after_s=1)
+    assert served(queue).index(mine) <= 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 
 from cosyvoice_app.errors import AppError, EngineFailure, OutOfMemory, is_out_of_memory
 
 _POISON_WORDS = ("cuda error", "device-side assert", "illegal memory access", "cudnn_status_execution_failed")
+
+log = logging.getLogger(__name__)
 
 
 def is_poisonous(error: BaseException) -> bool:
@@ -29,8 +32,14 @@ def translate(error: Exception) -> AppError:
 
 
 def release_memory() -> None:
-    """Give back what a failed or finished request held: collect cycles, then empty torch's device cache if in use."""
+    """Give back what a failed or finished request held: collect cycles, then empty torch's device cache if in use.
+
+    Never raises: it is asked for after a failure, which must be told whatever the device does.
+    """
     gc.collect()
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    try:
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+    except Exception:
+        log.exception("the device's memory could not be given back")

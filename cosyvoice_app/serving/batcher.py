@@ -2,15 +2,17 @@
 
     job threads ──predict, decode, encode──► calls that wait ──► one lane thread ──► engine
 
-The oldest job's call is next, an interactive one before a batch one. Others of the same kind and of similar length go
-with it, up to `max_rows`. The lane waits for more only while a job that is not waiting here yet is known to be on its
-way, and at most `wait_ms`: a job alone never waits. A row's result must not depend on its batch; that is the engine's
-law, so nothing here can change what anyone hears.
+Jobs share the lane as clients share the queue, segment by segment: who had fewest since he came is next, the older one
+of two, so a long text yields to a short one that came later and yet goes on. A segment of a batch job costs eight.
+Others of the same kind and of similar length go with the next, up to `max_rows`. The lane waits for more only while a
+job that is not waiting here yet is known to be on its way, and at most `wait_ms`: a job alone never waits. A row's
+result must not depend on its batch; that is the engine's law, so nothing here can change what anyone hears.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,12 +27,18 @@ from cosyvoice_app.serving.batches import StageCounts
 from cosyvoice_app.serving.request import Priority
 from cosyvoice_app.types import Audio, CancelToken, Row, Voice
 
+log = logging.getLogger(__name__)
+
 Stage = Literal["predict", "decode"]
 
 _LOOK_S = 0.05
 """How often a waiting job looks whether it was cancelled."""
 _SIMILAR = 2.0
 """Rows whose texts differ by more than this factor don't share a batch: the short one would wait for the long one."""
+_COST = {"interactive": 1.0, "batch": 8.0}
+"""Of a segment, in turns."""
+_FIT_COST = 1.0
+"""Of the work between two checks while a voice is made, whoever asks: others may wait for the same voice."""
 _GROW_AFTER = 50
 """So many batches without running out of memory, and batches may have one row more again."""
 
@@ -40,7 +48,6 @@ class _Call:
     """One thing asked of the device. `done` is set when the caller may go on; a turn ends with `given_back`."""
 
     job: JobStages
-    order: tuple[int, int]
     stage: Stage | Literal["turn"]
     cancel: CancelToken
     row: Row | None = None
@@ -49,6 +56,21 @@ class _Call:
     error: BaseException | None = None
     done: threading.Event = field(default_factory=threading.Event)
     given_back: threading.Event = field(default_factory=threading.Event)
+    batch: Sequence[_Call] = ()
+    """Those with whom it is on the device."""
+
+    @property
+    def order(self) -> tuple[float, int]:
+        return self.job.tag + self.cost, self.job.number
+
+    @property
+    def cost(self) -> float:
+        return _FIT_COST if self.stage == "turn" else self.job.cost
+
+    @property
+    def unwanted(self) -> bool:
+        """On the device, and nobody wants what comes of it."""
+        return bool(self.batch) and all(_is_cancelled(call.cancel) for call in self.batch)
 
     @property
     def size(self) -> int:
@@ -86,6 +108,7 @@ class BatchedStages:
         self._good_batches = 0
         self._wait_s = wait_ms / 1000.0
         self._numbers = itertools.count()
+        self._virtual = 0.0
         self._changed = threading.Condition()
         self._waiting: list[_Call] = []
         self._jobs: set[JobStages] = set()
@@ -96,8 +119,8 @@ class BatchedStages:
     @contextmanager
     def job(self, priority: Priority) -> Iterator[JobStages]:
         """The stages as one job calls them."""
-        job = JobStages(self, (int(priority == "batch"), next(self._numbers)))
         with self._changed:
+            job = JobStages(self, next(self._numbers), _COST[priority], self._virtual)
             self._jobs.add(job)
         try:
             yield job
@@ -116,7 +139,8 @@ class BatchedStages:
     # What jobs call.
 
     def ask(self, call: _Call) -> Any:
-        """Wait for the call's result, or raise its error, or Cancelled at once when the job is stopped."""
+        """Wait for the call's result, or raise its error, or Cancelled at once when the job is stopped; but a call that
+        has the device for nobody else is waited for, so that an engine that never lets go is seen."""
         call.cancel.check()
         with self._changed:
             if self._closed:
@@ -126,7 +150,8 @@ class BatchedStages:
             self._changed.notify_all()
         try:
             while not call.done.wait(_LOOK_S):
-                call.cancel.check()
+                if not call.unwanted:
+                    call.cancel.check()
         finally:
             with self._changed:
                 if call in self._waiting:
@@ -134,19 +159,23 @@ class BatchedStages:
                 call.job.calls -= 1
                 if call.stage != "turn":
                     call.job.next_stage = "decode" if call.stage == "predict" else "predict"
+                if call.stage == "decode":
+                    call.job.tag += call.cost
                 self._changed.notify_all()
         if call.error is not None:
             raise call.error
         return call.result
 
     @contextmanager
-    def turn(self, job: JobStages, order: tuple[int, int], cancel: CancelToken) -> Iterator[None]:
+    def turn(self, job: JobStages, cancel: CancelToken) -> Iterator[None]:
         """The device to oneself, until the end of the block."""
-        call = _Call(job, order, "turn", cancel)
+        call = _Call(job, "turn", cancel)
         try:
             self.ask(call)
             yield
         finally:
+            with self._changed:
+                job.tag += call.cost
             call.given_back.set()  # also when it was granted the moment the job was stopped
 
     @contextmanager
@@ -164,10 +193,6 @@ class BatchedStages:
     def others_wait(self) -> bool:
         return bool(self._waiting)
 
-    def later(self, order: tuple[int, int]) -> tuple[int, int]:
-        """An order behind everything of the same priority that waits now."""
-        return order[0], next(self._numbers)
-
     # The lane.
 
     def _run(self) -> None:
@@ -177,8 +202,14 @@ class BatchedStages:
                 if self._closed:
                     break
                 calls = self._gather()
-            if calls:
-                self._serve(calls)
+            try:
+                if calls:
+                    self._serve(calls)
+            except BaseException as error:  # the lane must live: without it nobody is served, and nobody would know
+                log.exception("the lane met an error of its own and goes on")
+                for call in calls:
+                    if not call.done.is_set():
+                        _settle(call, error=EngineFailure(f"The engine failed on this request ({error})."))
             del calls  # the lane must not keep a batch's audio until the next one comes
         for call in self._waiting:
             _settle(call, error=EngineFailure("The engine was ended."))
@@ -197,6 +228,7 @@ class BatchedStages:
             self._changed.wait(left_s)
         for call in calls:
             self._waiting.remove(call)
+        self._virtual = max(self._virtual, calls[0].job.tag)
         return calls
 
     def _next_batch(self) -> list[_Call]:
@@ -218,10 +250,13 @@ class BatchedStages:
         if wanted:
             self._batch(wanted)
 
-    def _batch(self, calls: list[_Call]) -> None:
-        """Run a batch. One row's failure costs nobody else: what fails together is run again in parts."""
+    def _batch(self, calls: list[_Call]) -> bool:
+        """Run a batch. One row's failure costs nobody else: what fails together is run again in parts. False when a row
+        ran out of memory all alone."""
         stage = calls[0].stage
         assert stage != "turn"
+        for call in calls:
+            call.batch = calls
         counts = self.counts[stage]
         started = time.perf_counter()
         try:
@@ -231,7 +266,7 @@ class BatchedStages:
             if len(calls) == 1 or is_poisonous(error) or isinstance(error, Cancelled):
                 for call in calls:
                     _settle(call, error=error)
-                return
+                return not is_out_of_memory(error)
             again = error
         else:
             counts.busy_s += time.perf_counter() - started
@@ -239,7 +274,8 @@ class BatchedStages:
             self._grow()
             for call, result in zip(calls, results, strict=True):
                 _settle(call, result=result)
-            return
+            return True
+        rows_before = self._rows_now
         if is_out_of_memory(again):
             self._rows_now, self._good_batches = max(1, len(calls) // 2), 0
             counts.halved += 1
@@ -248,15 +284,22 @@ class BatchedStages:
             parts = [[call] for call in calls]
         del again  # its traceback holds the batch's tensors
         release_memory()
-        for part in parts:
-            self._batch(part)
+        fits = all([self._batch(part) for part in parts])  # noqa: C419 - every part, whatever another does
+        if not fits:
+            self._rows_now = rows_before  # it was one row too large for the device, not the batch
+        return fits
 
     def _call(self, stage: Stage, calls: Sequence[_Call]) -> list[Any]:
         rows = [call.row for call in calls if call.row is not None]
         cancel = _AllCancelled(calls)
+        results: list[Any]
         if stage == "predict":
-            return self.engine.acoustic_model.predict(rows, cancel=cancel)
-        return self.engine.vocoder.decode([call.features for call in calls], rows, cancel=cancel)
+            results = self.engine.acoustic_model.predict(rows, cancel=cancel)
+        else:
+            results = self.engine.vocoder.decode([call.features for call in calls], rows, cancel=cancel)
+        if len(results) != len(rows):
+            raise EngineFailure(f"The engine gave {len(results)} results for {len(rows)} segments.")
+        return results
 
     def _grow(self) -> None:
         self._good_batches += 1
@@ -284,9 +327,12 @@ class JobStages:
     """Implements `engines.stages.Stages` for one job. The counts are the lane's: it reads and writes them under its
     lock."""
 
-    def __init__(self, stages: BatchedStages, order: tuple[int, int]) -> None:
+    def __init__(self, stages: BatchedStages, number: int, cost: float, tag: float) -> None:
+        """`tag`: the turns that jobs of its standing had when it came, and then its own on top."""
         self._stages = stages
-        self._order = order
+        self.number = number
+        self.cost = cost
+        self.tag = tag
         self.calls = 0
         self.aside_for = 0
         self.next_stage: Stage = "predict"
@@ -299,28 +345,28 @@ class JobStages:
         return self._stages.aside(self)
 
     def encode(self, make: Callable[[CancelToken], Voice], *, cancel: CancelToken) -> Voice:
-        stages, order = self._stages, self._order
+        stages = self._stages
         with ExitStack() as held:
-            held.enter_context(stages.turn(self, order, cancel))
+            held.enter_context(stages.turn(self, cancel))
 
             def give_way() -> None:
                 if stages.others_wait():
                     held.close()
-                    held.enter_context(stages.turn(self, stages.later(order), cancel))
+                    held.enter_context(stages.turn(self, cancel))
 
             return make(_Yielding(give_way, cancel))
 
     def predict(self, row: Row, *, cancel: CancelToken) -> Any:
         engine = self._stages.engine
         if not engine.capabilities.concurrent:
-            return self._stages.ask(_Call(self, self._order, "predict", cancel, row))
+            return self._stages.ask(_Call(self, "predict", cancel, row))
         with self.aside():
             (features,) = engine.acoustic_model.predict([row], cancel=cancel)
         self.next_stage = "decode"
         return features
 
     def decode(self, features: Any, row: Row, *, cancel: CancelToken) -> Audio:
-        audio: Audio = self._stages.ask(_Call(self, self._order, "decode", cancel, row, features))
+        audio: Audio = self._stages.ask(_Call(self, "decode", cancel, row, features))
         return audio
 
     def stream(self, row: Row, *, cancel: CancelToken) -> Iterator[Audio]:
@@ -330,7 +376,7 @@ class JobStages:
         alone = not engine.capabilities.concurrent
         with self.aside(), closing(_generator(engine.streamer.stream(row, cancel=cancel))) as pieces:
             while True:
-                with stages.turn(self, self._order, cancel) if alone else nullcontext():
+                with stages.turn(self, cancel) if alone else nullcontext():
                     piece = next(pieces, None)
                 if piece is None:
                     return

@@ -47,7 +47,7 @@ class Flights:
     @property
     def wanted(self) -> int:
         """How many still have an owner."""
-        return sum(flight.abandoned_at is None for flight in self._flights.values())
+        return sum(flight.abandoned_at is None for flight in list(self._flights.values()))
 
     def add(self, ticket: RequestTicket) -> None:
         ticket.started_at = time.monotonic()

@@ -55,11 +55,22 @@ class _Turns:
         return first.ticket
 
     def remove(self, ticket: RequestTicket) -> bool:
-        """Take one out, wherever it stands. Its client's later requests keep their places."""
+        """Take one out, wherever it stands. Its client's later requests keep their places; what was not served costs
+        nothing."""
         kept = [waiting for waiting in self.waiting if waiting.ticket is not ticket]
         found = len(kept) < len(self.waiting)
-        self.waiting = kept
+        if found:
+            client = ticket.request.client
+            self.waiting = kept
+            self._finish.pop(client, None)
+            left = [waiting.finish for waiting in kept if waiting.ticket.request.client == client]
+            if left:
+                self._finish[client] = max(left)
         return found
+
+    def clear(self) -> None:
+        self.waiting.clear()
+        self._finish.clear()
 
 
 class RequestQueue:
@@ -119,7 +130,7 @@ class RequestQueue:
         """Take everyone out, in order."""
         tickets = list(self)
         for turns in self._turns.values():
-            turns.waiting.clear()
+            turns.clear()
         self._told.clear()
         return tickets
 

@@ -171,8 +171,8 @@ class EngineService:
 
     def metrics(self) -> bytes:
         """Prometheus text."""
-        answer = self._ask()
-        self._metrics.worker.tell(answer, {**(answer.memory if answer else {}), **self._memory_now()})
+        answer = self._ask()  # its counts were told as they came
+        self._metrics.worker.tell(None, {**(answer.memory if answer else {}), **self._memory_now()})
         return self._metrics.text()
 
     def refused(self, reason: str) -> None:
@@ -221,7 +221,10 @@ class EngineService:
                 log.exception("the service met an error of its own and goes on")
 
     def _handle(self, process: WorkerProcess, message: FromWorker) -> None:
+        present = process is self._engine.process
         if self._engine.handle(process, message):
+            if not present:
+                return
             if isinstance(message, Loading):
                 for ticket in self._queue:
                     ticket.post(Working(self._engine.loading_progress))
@@ -279,6 +282,9 @@ class EngineService:
         for flight in self._flights:
             if flight.abandoned_at is None:
                 self._watch_running(flight, now)
+        for ticket in self._delivery.pending():
+            if (late := ticket.late(now)) is not None:
+                self._fail(ticket, late)
         if self._flights.stuck(now, self._limits.cancel_s) and (
                 not self._flights.wanted or self._flights.stuck(now, 2 * self._limits.cancel_s)):
             self._engine.replace(TimedOut("The engine did not let go of a stopped request and was replaced, which "
@@ -295,7 +301,7 @@ class EngineService:
 
     def _dispatch(self) -> None:
         """Hand on what waits, unless the worker must soon go: for a restart, or because it won't let go of a job."""
-        if self._draining or self._flights.stuck(time.monotonic(), self._limits.cancel_s):
+        if self._draining or self._delivery.is_full or self._flights.stuck(time.monotonic(), self._limits.cancel_s):
             return
         while self._engine.state == "ready" and len(self._queue) and self._flights.has_room:
             if self._engine.trial and len(self._flights):

@@ -260,7 +260,7 @@ class Supervisor:
         self._set("loading", "starting the engine process")
         try:
             self.process = WorkerProcess(self._settings, self._on_message)
-        except OSError as error:
+        except Exception as error:  # a thread that can't be started is no OSError
             log.exception("no engine process could be started")
             self._set("failed", f"the system would not start the engine process: {error}")
             self._start_at = self._clock() + self._breaker.trip()

@@ -139,7 +139,7 @@ class Worker:
             poisoned = is_poisonous(error.__cause__ or error)
             answer = JobFailed(job_id, translate(error).to_dict(), poisoned)
         self._cancels.pop(job_id, None)
-        if isinstance(answer, JobFailed):
+        if isinstance(answer, JobFailed) and not poisoned:  # a device that failed may hang when it is asked to
             release_memory()  # after the except block: until then the traceback holds the job's tensors
         self._send(answer)
         if poisoned:
@@ -152,6 +152,9 @@ class Worker:
                 order: ToWorker = self._line.recv()
             except (EOFError, OSError):
                 os._exit(0)  # the web process is gone; nobody is left to work for
+            except Exception:
+                log.exception("an order can't be read, and without orders this process is of no use")
+                os._exit(1)
             match order:
                 case Run():
                     self._cancels[order.job_id] = JobCancel()
