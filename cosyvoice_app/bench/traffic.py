@@ -49,9 +49,11 @@ KINDS: tuple[tuple[str, str, str | None], ...] = (
     ("speech", "wav", None), ("speech", "pcm", "audio"), ("clone", "wav", None), ("speech", "mp3", None),
     ("speech", "wav", "audio"), ("speech", "opus", "audio"), ("speech", "flac", None), ("speech", "pcm", "sse"),
     ("clone", "flac", None), ("speech", "mp3", "audio"), ("speech", "flac", "audio"), ("clone", "opus", None),
+    ("speech", "aac", "audio"),
 )
+LOSSY = ("mp3", "opus", "aac")
 LOSSY_SLACK_SAMPLES = 4_000
-"""What mp3 and opus may add to the length: their frames and their start-up."""
+"""What they may add to the length: their frames and their start-up."""
 PITCH_SLACK_HZ = 1.0
 
 
@@ -161,10 +163,10 @@ def decode(body: bytes, fmt: str) -> Pcm:
             return np.frombuffer(body, "<i2")
         if fmt == "wav":
             return _wav(body)
-        if fmt == "flac":  # a streamed one doesn't know its length, which libsndfile can't read
+        if fmt in ("flac", "aac"):  # libsndfile reads no AAC, and no FLAC that doesn't know its length: a streamed one
             with av.open(io.BytesIO(body)) as file:
-                frames = [frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)]
-            return np.concatenate(frames).astype(np.int16)
+                joined = np.concatenate([frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)])
+            return joined.astype(np.int16) if fmt == "flac" else np.rint(joined * 32767.0).astype(np.int16)
         samples, _ = soundfile.read(io.BytesIO(body), dtype="int16")
     except (soundfile.SoundFileError, av.FFmpegError, IndexError) as error:
         raise ValueError(f"not a {fmt} file: {error}") from error
@@ -221,7 +223,7 @@ def _judge_samples(ask: Ask, right: Expected, samples: Pcm, known: Mapping[str, 
     if found in known and right.sha256 != found:
         return "someone else's", f"the samples are those of request {known[found]} of the pool"
     if right.samples is not None:
-        slack = LOSSY_SLACK_SAMPLES if ask.fmt in ("mp3", "opus") else 0
+        slack = LOSSY_SLACK_SAMPLES if ask.fmt in LOSSY else 0
         if not right.samples <= len(samples) <= right.samples + slack:
             return "wrong", f"{len(samples)} samples instead of {right.samples}"
     if right.pitch_hz is not None and abs(pitch_hz(samples) - right.pitch_hz) > PITCH_SLACK_HZ:
