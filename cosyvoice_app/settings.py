@@ -71,6 +71,8 @@ class Settings:
                                     "(default: none)", group="server")
     cors_origins: str = _option("", "web pages of these origins may call the API, separated by commas (empty = none)",
                                 group="server")
+    trusted_proxy: str = _option("", "addresses of proxies whose X-Forwarded-* headers are believed, separated by "
+                                 "commas (empty = none)", group="server")
     log_format: str = _option("text", "how log lines are written", group="server", choices=("text", "json"))
     log_level: str = _option("info", "how much is logged; debug also logs what is asked to be said", group="server",
                              choices=("debug", "info", "warning", "error"))

@@ -213,3 +213,56 @@ def test_two_hundred_aborted_uploads_leave_nothing(server: Server, path: str) ->
     until(lambda: handles() <= open_now + 2, 60)
     assert process.num_threads() <= threads + 40, "only the pool of threads for plain routes may have grown"
     assert uploads() <= files
+
+
+# other sites' pages, before Gradio's own idea of them
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = ("--host", "0.0.0.0", "--login", "ann:pass", "--log-format", "json")
+    with running(tmp_path_factory.mktemp("public"), *options) as live:
+        yield live
+
+
+EVIL: list[dict[str, str]] = [
+    {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"},
+    {"Origin": "null"}, {"Origin": "http://localhost:9999", "Sec-Fetch-Site": "same-site"},
+    {"Origin": "http://localhost:9999"},
+]  # fmt: skip
+
+
+def allowing(answer: httpx.Response) -> list[str]:
+    return [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("headers", EVIL)
+def test_another_sites_page_neither_uses_nor_reads(public: Server, server: Server, headers: dict[str, str]) -> None:
+    with httpx.Client(base_url=public.url, timeout=60) as ann:
+        login = ann.post("/login", data={"username": "ann", "password": "pass"})
+        cookie = {"Cookie": "; ".join(line.partition(";")[0] for line in login.headers.get_list("set-cookie"))}
+        assert login.status_code == 200 and "samesite=none" not in str(login.headers.get_list("set-cookie")).lower()
+        assert ann.get("/config", headers=cookie).status_code == 200
+    for url, more in ((public.url, cookie), (server.url, {})):
+        for path, body in (
+            ("run/random_seed", {"json": {"data": []}}), ("call/restart", {"json": {"data": [False]}}),
+            ("queue/join", {"content": '{"data": [false], "fn_index": 0, "session_hash": "x"}'}),
+            ("upload", {"files": {"files": b"x"}}), ("mcp/", {"json": {"jsonrpc": "2.0", "id": 1, "method": "ping"}}),
+        ):  # fmt: skip
+            asked = httpx.options(f"{url}/gradio_api/{path}", timeout=60, headers={
+                **headers, **more, "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "content-type"})
+            assert not allowing(asked)
+            answer = httpx.post(f"{url}/gradio_api/{path}", headers={**headers, **more}, timeout=60, **body)
+            assert answer.status_code == 401 and not allowing(answer), path
+        for path in ("/config", "/", "/gradio_api/info", "/v1/nothing", "/health"):
+            assert not allowing(httpx.get(url + path, headers={**headers, **more}, timeout=60)), path
+
+
+def test_our_own_page_works_by_any_name(public: Server) -> None:
+    own = {"Host": "voice.example:7860", "Origin": "http://voice.example:7860"}
+    with httpx.Client(base_url=public.url, timeout=60, headers=own) as page:
+        assert page.post("/login", data={"username": "ann", "password": "pass"}).status_code == 200
+        cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in page.cookies.items())}
+        answer = page.post("/gradio_api/run/random_seed", json={"data": []}, headers=cookie)
+        assert answer.status_code == 200 and 1 <= int(answer.json()["data"][0])

@@ -26,6 +26,7 @@ from cosyvoice_app.web.caller import Caller, address_of, caller_of, settle_reque
 from cosyvoice_app.web.guard import Guard
 from cosyvoice_app.web.keys import add_key
 from cosyvoice_app.web.limits import Rate
+from cosyvoice_app.web.proxy import TrustedProxy, trusted_proxies
 
 PEER = ("192.0.2.7", 5000)
 ERROR = {"type", "message", "param"}
@@ -61,8 +62,15 @@ def small_app() -> FastAPI:
     @app.post("/{path:path}")
     async def take(path: str, request: Request) -> Response:
         if path.strip("/") == "login":
-            return Response(status_code=200 if await request.body() == b"right" else 400)
+            answer = Response(status_code=200 if await request.body() == b"right" else 400)
+            answer.set_cookie("access-token", "x", httponly=True, samesite="none", secure=True)  # as Gradio does
+            answer.set_cookie("access-token-unsecure", "x", httponly=True)
+            return answer
         return Response(str(len(await request.body())))
+
+    @app.get("/{path:path}heard")
+    def heard(request: Request) -> dict[str, str]:
+        return dict(request.headers)
 
     @app.get("/{path:path}")
     def give(path: str) -> Response:
@@ -76,7 +84,9 @@ class Calls:
 
     def __init__(self, settings: Settings) -> None:
         self.service = Refusals()
-        self.app = Guard(small_app(), settings, self.service, Rate(settings))  # type: ignore[arg-type]
+        guard = Guard(small_app(), settings, self.service, Rate(settings))  # type: ignore[arg-type]
+        proxies = trusted_proxies(settings.trusted_proxy)
+        self.app = TrustedProxy(guard, proxies) if proxies else guard
 
     def __call__(self, method: str, path: str, *, peer: str = PEER[0], host: str = "localhost:7860",
                  **more: Any) -> httpx.Response:
@@ -176,21 +186,78 @@ def test_a_server_for_others_or_with_key_and_login_has_any_name() -> None:
     Hosts(Settings(), keyed=False).check({})  # programs of old send no Host; browsers always do
 
 
-@pytest.mark.parametrize("headers", [
+FOREIGN = [
     {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
-    {"Origin": "null"}, {"Origin": "http://localhost:3000"},
-])
-def test_another_sites_page_may_look_but_not_touch(headers: dict[str, str]) -> None:
-    calls = Calls(Settings())
-    assert calls("POST", "/v1/x", headers=headers).status_code == 401
-    assert calls("GET", "/v1/me", headers=headers).status_code == 200
-    assert "access-control-allow-origin" not in calls("GET", "/v1/me", headers=headers).headers
+    {"Origin": "null"}, {"Origin": "http://localhost:3000"}, {"Origin": "https://evil.example", "Sec-Fetch-Site": ""},
+    {"Origin": "http://localhost:7860", "Sec-Fetch-Site": "same-site"},
+    {"Origin": "https://evil.example", "X-Forwarded-Host": "evil.example"},
+]  # fmt: skip
+PATHS = ["/v1/x", "/", "/login", "/gradio_api/run/random_seed", "/gradio_api/upload", "/gradio_api/queue/join",
+         "/gradio_api/mcp/"]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("more", [{}, {"host": "0.0.0.0"}, {"api_key": "k", "login": "ann:pass"}],
+                         ids=["alone", "for others", "with key and login"])
+def test_another_sites_page_may_look_but_not_touch(headers: dict[str, str], path: str, more: dict[str, str]) -> None:
+    calls = Calls(Settings(**more))
+    scheme, secret = ("Basic", base64.b64encode(b"ann:pass").decode()) if "mcp" in path else ("Bearer", "k")
+    headers = {**headers, "Authorization": f"{scheme} {secret}"}
+    answer = calls("POST", path, headers=headers)
+    assert answer.status_code == 401 and said(answer)["type"] == "unauthorized"
+    assert calls("GET", path.replace("/v1/x", "/v1/me"), headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "none"}, {"Sec-Fetch-Site": "same-origin"},
-                                     {"Origin": "http://localhost:7860"}])
-def test_programs_and_our_own_page_may(headers: dict[str, str]) -> None:
-    assert Calls(Settings())("POST", "/v1/x", headers=headers).status_code == 200
+                                     {"Origin": "http://localhost:7860"},
+                                     {"Origin": "https://voice.example", "Sec-Fetch-Site": "same-origin"}])
+@pytest.mark.parametrize("path", PATHS)
+def test_programs_and_our_own_page_may(headers: dict[str, str], path: str) -> None:
+    assert Calls(Settings())("POST", path, headers=headers, content=b"right").status_code == 200
+
+
+def test_the_app_behind_never_learns_a_pages_origin() -> None:
+    """Gradio's own middleware would let it read the answer."""
+    calls = Calls(Settings(host="0.0.0.0", cors_origins="https://a.example"))
+    for origin in ("https://a.example", "https://evil.example"):
+        for path in ("/v1/heard", "/heard", "/gradio_api/heard"):
+            assert "origin" not in calls("GET", path, headers={"Origin": origin}).json()
+    asked = calls("OPTIONS", "/gradio_api/heard", headers={"Origin": "https://evil.example",
+                                                           "Access-Control-Request-Method": "POST"})
+    assert not [name for name in asked.headers if name.startswith("access-control")]
+
+
+def test_every_origin_may_mean_the_api_but_never_the_page() -> None:
+    foreign = {"Origin": "https://any.example", "Sec-Fetch-Site": "cross-site"}
+    for origins, at_page in (("*", 401), ("https://any.example", 200)):
+        calls = Calls(Settings(cors_origins=origins))
+        assert calls("POST", "/v1/x", headers=foreign).status_code == 200
+        assert calls("POST", "/gradio_api/run/restart", headers=foreign).status_code == at_page
+
+
+@pytest.mark.parametrize("proxies", ["", "192.0.2.7", "198.51.100.0/24, 192.0.2.0/24", "198.51.100.1"])
+def test_only_proxies_that_are_named_are_believed(proxies: str) -> None:
+    trusted = "192.0.2" in proxies
+    calls = Calls(Settings(host="0.0.0.0", trusted_proxy=proxies))
+    told = {"X-Forwarded-For": "10.9.9.9, 203.0.113.5", "X-Forwarded-Proto": "https"}
+    assert calls("GET", "/v1/me", headers=told).json() == {"client": "203.0.113.5" if trusted else PEER[0]}
+    page = {"Origin": "https://voice.example", "X-Forwarded-Host": "voice.example"}
+    assert calls("POST", "/gradio_api/run/x", headers=page).status_code == (200 if trusted else 401)
+    assert calls("POST", "/gradio_api/run/x", headers={**page, "Origin": "https://evil.example"}).status_code == 401
+
+
+@pytest.mark.parametrize("raw", ["*", "localhost", "10.0.0.1/8", "127.0.0.1;10.0.0.1", "proxy.example"])
+def test_a_proxy_has_an_address(raw: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        trusted_proxies(raw)
+    assert error.value.param == "trusted_proxy" and "127.0.0.1" in error.value.message
+
+
+def test_the_logins_cookie_stays_with_our_own_pages() -> None:
+    cookies = Calls(Settings(login="ann:pass"))("POST", "/login", content=b"right").headers.get_list("set-cookie")
+    assert len(cookies) == 2 and all("samesite=none" not in cookie.lower() for cookie in cookies)
+    assert cookies[0].startswith("access-token=x") and "SameSite=lax" in cookies[0] and "Secure" in cookies[0]
 
 
 def test_an_allowed_origin_gets_through_and_reads_the_headers() -> None:
@@ -244,8 +311,10 @@ def test_a_key_names_its_client(tmp_path: Path) -> None:
         answer = calls("GET", "/v1/me", headers={"Authorization": wrong})
         assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
     assert calls("GET", "/health").status_code == 200
-    assert calls("POST", "/v1/x", headers={"Authorization": f"Bearer {ann}", "Sec-Fetch-Site": "cross-site"}
-                 ).status_code == 200
+    foreign = {"Authorization": f"Bearer {ann}", "Origin": "https://a.example", "Sec-Fetch-Site": "cross-site"}
+    assert calls("POST", "/v1/x", headers=foreign).status_code == 401
+    calls = Calls(Settings(api_keys=path, cors_origins="https://a.example"))
+    assert calls("POST", "/v1/x", headers=foreign).status_code == 200
 
 
 def test_a_file_without_keys_lets_nobody_in(tmp_path: Path) -> None:
@@ -292,7 +361,8 @@ def test_mcp_asks_for_the_login() -> None:
         return {"Authorization": "Basic " + base64.b64encode(text.encode()).decode()}
 
     for path in ("/gradio_api/mcp/", "/gradio_api/mcp", "/gradio_api/mcp/sse", "/gradio_api/mcp/schema"):
-        assert calls("POST", path).status_code == 401
+        refused = calls("POST", path)
+        assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic ")
         assert calls("POST", path, headers=basic("ann:pass")).status_code == 401
         assert calls("POST", path, headers={"Authorization": "Basic !!"}).status_code == 401
         assert calls("POST", path, headers=basic("ann:pass:word")).status_code == 200

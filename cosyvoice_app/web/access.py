@@ -69,18 +69,19 @@ class Origins:
     def __init__(self, allowed: frozenset[str]) -> None:
         self.allowed = allowed
 
-    def check(self, method: str, headers: Mapping[str, str]) -> None:
-        """For a server without a key. Raises Unauthorized when a page of another origin would change or use something.
+    def check(self, method: str, headers: Mapping[str, str], *, host: str, of_api: bool) -> None:
+        """Raises Unauthorized when a page of another origin would change or use something.
+
+        With a key or a login too: a browser sends cookies along, and a page that reaches a person's own machine needs
+        none. `*` opens the API, never the page, which has no key of its own. `host`: what the caller reached us as.
         """
         origin = headers.get("origin", "").lower()
-        if method in _SAFE_METHODS or "*" in self.allowed or origin in self.allowed:
+        if method in _SAFE_METHODS or origin in self.allowed or (of_api and "*" in self.allowed):
             return
         site = headers.get("sec-fetch-site")
-        foreign = site not in ("same-origin", "none") if site else _is_foreign(origin, headers.get("host", ""))
+        foreign = site not in ("same-origin", "none") if site else _is_foreign(origin, host)
         if foreign:
-            raise Unauthorized(
-                "Calls from another site's page are refused. Let it in with --cors-origins, or set a key."
-            )
+            raise Unauthorized("Calls from another site's page are refused. Let it in with --cors-origins.")
 
 
 class Keys:

@@ -15,12 +15,13 @@ from cosyvoice_app.web.logs import note
 HTTP_TYPES = {404: "not_found", 405: "method_not_allowed", 408: "too_slow", 413: "too_large"}
 
 
-def error_response(error: AppError) -> JSONResponse:
+def error_response(error: AppError, *, challenge: str = "Bearer") -> JSONResponse:
+    """`challenge`: what a 401 asks for."""
     headers = {}
     if error.http_status == 429 or error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, error.retry_after_s or 1))
     if error.http_status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
+        headers["WWW-Authenticate"] = challenge
     return _body(error.http_status, error.type, error.message, error.param, headers)
 
 

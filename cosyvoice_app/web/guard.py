@@ -6,6 +6,7 @@ Plain ASGI, so that streaming answers and disconnects pass through untouched.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from cosyvoice_app.web.access import Hosts, Keys, Login, Origins, allowed_origin
 from cosyvoice_app.web.caller import peer_of, settle_request_id, shown
 from cosyvoice_app.web.errors import bug_response, error_kind, error_response, http_response
 from cosyvoice_app.web.limits import Rate
+from cosyvoice_app.web.proxy import FORWARDED_HOST
 from cosyvoice_app.web.slow_clients import Body, Upload
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ PAGE_UPLOAD, PAGE_MCP = "/gradio_api/upload", "/gradio_api/mcp"
 UPLOAD_PATHS = ("/v1/voices", "/v1/clone", PAGE_UPLOAD)
 RATED_PATHS = ("/v1/audio/speech", "/v1/clone", "/v1/voices", PAGE_UPLOAD)
 LOGIN_PATH = "/login"
+BASIC = 'Basic realm="page", charset="UTF-8"'
 FORM_SLACK_BYTES = 1 << 20
 JSON_LIMIT_BYTES = 2 << 20
 CORS_PATHS = ("/v1/", "/health", "/metrics", "/openapi.json")
@@ -118,12 +121,13 @@ class Guard:
                 receive = upload.receive
                 if not await upload.take_in():
                     return
-            await self.app(scope, receive, self._watched(visit, send))
+            await self.app(_without_origin(scope), receive, self._watched(visit, send))
         except AppError as error:
             visit.facts["error"] = error.type
             if error.type not in _BODY_ERRORS:  # those are counted below, wherever they come up
                 self._service.refused(error.type)
-            await error_response(error)(scope, receive, send)
+            challenge = BASIC if visit.path.startswith(PAGE_MCP) else "Bearer"
+            await error_response(error, challenge=challenge)(scope, receive, send)
         except HTTPException as error:  # of the body, where no route has taken it
             if visit.status is not None:
                 raise
@@ -147,12 +151,12 @@ class Guard:
         if path.startswith("/gradio_api/") and (_remote_file(path) or "/proxy=" in path):
             raise NotFound("This server doesn't fetch other servers' files.")
         authorization = headers.get("authorization", "")
+        host = scope["state"].get(FORWARDED_HOST) or headers.get("host", "")
+        self._origins.check(method, headers, host=host, of_api=path.startswith(CORS_PATHS))
         if path.startswith(API_PREFIXES):
             if self._keys.asked_for:
                 visit.client = self._keys.admit(authorization, visit.peer) or visit.peer
                 scope["state"]["client"] = visit.client
-            else:
-                self._origins.check(method, headers)
         elif self._login.asked_for and path.startswith(PAGE_MCP):  # Gradio's login leaves this door open
             self._login.admit_basic(authorization, visit.peer)
         elif self._login.asked_for and method == "POST" and path.rstrip("/") == LOGIN_PATH:
@@ -173,13 +177,17 @@ class Guard:
         return JSON_LIMIT_BYTES, f"at most {JSON_LIMIT_BYTES / MB:.1f} MB is accepted here"
 
     def _watched(self, visit: _Visit, send: Send) -> Send:
-        """Hear how the page's login went."""
+        """Hear how the page's login went, and keep its cookie from other sites."""
         if not (self._login.asked_for and visit.method == "POST" and visit.path.rstrip("/") == LOGIN_PATH):
             return send
 
         async def hear(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
                 self._login.succeeded(visit.peer)
+                message["headers"] = [
+                    (name, _own_site_only(value) if name.lower() == b"set-cookie" else value)
+                    for name, value in message.get("headers", ())
+                ]
             await send(message)
 
         return hear
@@ -202,6 +210,16 @@ def _say(visit: _Visit) -> None:
         **visit.facts,
     }
     logs.access(logging.DEBUG if quiet else logging.INFO, "request", facts)
+
+
+def _without_origin(scope: Scope) -> Scope:
+    """For the app behind: Gradio lets any page whose origin it sees read its answers, cookies and all."""
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != b"origin"]}
+
+
+def _own_site_only(cookie: bytes) -> bytes:
+    """Gradio sends its login's cookie along with calls from every site, for pages shown in a frame of another."""
+    return re.sub(rb"(?i)samesite=none", b"SameSite=lax", cookie)
 
 
 def _shown_path(path: str) -> str:

@@ -27,6 +27,7 @@ from cosyvoice_app.web.control import EngineControl
 from cosyvoice_app.web.guard import Guard
 from cosyvoice_app.web.limits import LimitedService, Rate
 from cosyvoice_app.web.openapi import complete
+from cosyvoice_app.web.proxy import TrustedProxy, trusted_proxies
 from cosyvoice_app.web.slow_clients import TimedProtocol
 
 SHUTDOWN_GRACE_S = 3
@@ -41,6 +42,7 @@ KEEP_ALIVE_S = 10
 
 def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> FastAPI:
     """The whole web process as one ASGI app. Starts the service with it and ends it with it."""
+    proxies = trusted_proxies(settings.trusted_proxy)
     rate = Rate(settings)
     service = LimitedService(service, settings, rate)
     control = EngineControl(service)
@@ -64,6 +66,8 @@ def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> Fa
     _mount_page(app, settings, service, uploads, library.clips)
     service.watch_cache("clips", library.clips.counts)
     app.add_middleware(Guard, settings=settings, service=service, rate=rate)
+    if proxies:
+        app.add_middleware(TrustedProxy, proxies=proxies)
     return app
 
 
@@ -110,6 +114,7 @@ def serve(settings: Settings, service: Service, library: VoiceLibrary) -> None:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
             server_header=False,
+            proxy_headers=False,  # uvicorn believes whoever calls from this machine; see proxy.py
         )
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         print(f"Serving on http://{shown}:{settings.port}", flush=True)
