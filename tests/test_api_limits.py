@@ -19,6 +19,7 @@ from cosyvoice_app.errors import NoEngine, RateLimited
 from cosyvoice_app.serving.request import SynthesisRequest
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.web import slow_clients
+from cosyvoice_app.web.caller import address_of, payer, shown
 from cosyvoice_app.web.control import EngineControl
 from cosyvoice_app.web.limits import LimitedService, Rate, TokenBuckets
 from cosyvoice_app.web.slow_clients import Body, Upload
@@ -159,11 +160,30 @@ def test_the_page_is_rated_here_and_the_api_at_its_door() -> None:
     service, inner = limited(rate_per_minute=2)
     for _ in range(5):
         service.submit(asked("a"))
-    for _ in range(2):
-        service.submit(asked("tab", "page"))
+    for tab in ("1", "2"):
+        service.submit(asked(f"page:192.0.2.7:{tab}", "page"))
     with pytest.raises(RateLimited) as error:
-        service.submit(asked("tab", "page"))
+        service.submit(asked("page:192.0.2.7:3", "page"))
     assert error.value.retry_after_s == 30 and inner.reasons == ["rate_limited"]
+    service.submit(asked("page:192.0.2.8:1", "page"))
+
+
+def test_an_address_has_one_share_however_many_tabs_it_makes_up() -> None:
+    service, _ = limited(max_per_client=2)
+    kept = [service.submit(asked(f"page:192.0.2.7:{tab}", "page")) for tab in ("1", "2")]
+    for client in ("page:192.0.2.7:3", "192.0.2.7"):
+        with pytest.raises(RateLimited):
+            service.submit(asked(client, "page"))
+    kept.append(service.submit(asked("page:192.0.2.8:1", "page")))
+    assert len({ticket.request.client for ticket in kept}) == 3, "and each tab has its own turns in the queue"
+
+
+def test_a_tab_is_counted_by_its_address() -> None:
+    for session in ("1", "", "f00d" * 4):
+        assert payer(f"page:::ffff:192.0.2.7:{session}") == payer(f"page:192.0.2.7:{session}") == "192.0.2.7"
+        assert payer(f"page:2001:db8:1:2::5:{session}") == address_of("2001:db8:1:2::9")
+    assert payer("page::x") == "unknown" and payer("key:ann") == "key:ann"
+    assert shown("page:192.0.2.7:0123456789abcdef") == "page:192.0.2.0/24:0123"
 
 
 # bodies

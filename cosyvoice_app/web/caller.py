@@ -17,6 +17,8 @@ from cosyvoice_app.serving.request import Priority
 
 KEY_PREFIX = "key:"
 """Before the names of keys, so that none can be taken for an address."""
+PAGE_PREFIX = "page:"
+"""Before a tab of the page, `page:ADDRESS:SESSION`, where SESSION is of the caller's choosing. See desk.py."""
 DEADLINE_MIN_S, DEADLINE_MAX_S = 0.1, 86_400.0
 PRIORITIES: tuple[Priority, ...] = ("interactive", "batch")
 
@@ -48,10 +50,19 @@ def peer_of(scope: Scope) -> str:
     return address_of((scope.get("client") or (None,))[0])
 
 
+def payer(client: str) -> str:
+    """Whom limits count: a key, or an address with all its tabs, since anyone can make up as many as they like."""
+    if client.startswith(PAGE_PREFIX):
+        return address_of(client.removeprefix(PAGE_PREFIX).rpartition(":")[0])
+    return client
+
+
 def shown(client: str) -> str:
-    """A client as logs show it: a key by its name, an address without its last part, a session by its beginning."""
+    """A client as logs show it: a key by its name, an address without its last part, a tab also by its beginning."""
     if client.startswith(KEY_PREFIX):
         return client
+    if client.startswith(PAGE_PREFIX):
+        return f"{PAGE_PREFIX}{shown(payer(client))}:{client.rpartition(':')[2][:4]}"
     try:
         network = ipaddress.ip_network(client)
     except ValueError:

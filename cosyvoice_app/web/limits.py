@@ -16,6 +16,7 @@ from cosyvoice_app.text.frontend import FrontEnd
 from cosyvoice_app.text.pronunciations import NONE, Pronunciations
 from cosyvoice_app.types import Capabilities
 from cosyvoice_app.voices.cache import CacheCounts
+from cosyvoice_app.web.caller import payer
 
 BUCKETS_KEPT = 10_000
 """Clients remembered. Of more, the one that was quiet longest is forgotten, as if it had never asked."""
@@ -96,6 +97,8 @@ class Rate:
 class LimitedService:
     """The service with one client's limits before it. The page and the API both hand their requests in here.
 
+    Turns in the queue are a tab's own; limits count all tabs at an address together.
+
     What a client has under way is counted from its tickets, which know themselves whether they have ended: a request
     that was finished, failed, stopped or left behind frees its place by itself.
     """
@@ -110,12 +113,13 @@ class LimitedService:
 
     def submit(self, request: SynthesisRequest) -> Ticket:
         """Raises RateLimited, and what the service itself raises."""
+        counted = payer(request.client)
         try:
             if request.source == "page":  # the API's were counted by the guard, before their bodies were read
-                self._rate.admit(request.client)
+                self._rate.admit(counted)
             if not self._most:
                 return self._inner.submit(request)
-            self._enter(request.client)
+            self._enter(counted)
         except RateLimited as error:
             self._inner.refused(error.type)
             raise
@@ -124,7 +128,7 @@ class LimitedService:
             ticket = self._inner.submit(request)
             return ticket
         finally:
-            self._entered(request.client, ticket)
+            self._entered(counted, ticket)
 
     def _enter(self, client: str) -> None:
         with self._lock:
