@@ -20,6 +20,12 @@ class QuickTone(ToneEngine):
     steps = 40
 
 
+class SlowSentence(QuickTone):
+    """Seed 9010 takes 10 minutes, unless it is cancelled."""
+
+    steps = 12_000
+
+
 class NotAnEngine:
     """Has none of the parts."""
 

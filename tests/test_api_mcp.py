@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,8 +18,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from web_server import Server, running
 
-from cosyvoice_app.settings import Settings
-from cosyvoice_app.web.mcp import own_url
+from cosyvoice_app.web.mcp import MOST_CALLS
 
 
 @asynccontextmanager
@@ -115,8 +115,60 @@ def test_a_login_is_asked_for_and_then_opens_the_tools(tmp_path: Path, p0_wav: P
         assert '"ok": true' in " ".join(talk(server, do, right)).lower().replace("'", '"')
 
 
-def test_tools_call_this_server_and_no_other() -> None:
-    """Not the host that the first caller names."""
-    found = [own_url(Settings(host=host, port=8000)) for host in ("127.0.0.1", "0.0.0.0", "::", "::1", "192.0.2.1")]
-    assert found == ["http://127.0.0.1:8000", "http://127.0.0.1:8000", "http://[::1]:8000", "http://[::1]:8000",
-                     "http://192.0.2.1:8000"]  # fmt: skip
+def call(server: Server, number: int, clip: Path, seed: str) -> dict[str, Any]:
+    return {
+        "url": f"{server.url}/gradio_api/mcp/",
+        "headers": {"Accept": "application/json, text/event-stream"},
+        "json": {
+            "jsonrpc": "2.0", "id": number, "method": "tools/call",
+            "params": {"name": "synthesize", "arguments": {"clip": data_url(clip), "text": "你好。", "seed": seed}},
+        },
+    }  # fmt: skip
+
+
+def running_now(server: Server) -> int:
+    return int(httpx.get(f"{server.url}/health", timeout=30).json()["running"])
+
+
+def test_a_caller_who_hangs_up_frees_the_engine(tmp_path: Path, p0_wav: Path) -> None:
+    with running(tmp_path, engine="engines_for_tests:SlowSentence") as server:
+
+        async def leave() -> None:
+            async with httpx.AsyncClient(timeout=60) as http:
+                asked = asyncio.create_task(http.post(**call(server, 1, p0_wav, "9010")))
+                while await asyncio.to_thread(running_now, server) == 0:
+                    assert not asked.done(), asked.result().text
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+
+        asyncio.run(leave())
+        end = time.monotonic() + 30  # the sentence itself takes far longer
+        while running_now(server):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert not server.saved()
+
+
+def test_many_calls_at_once_leave_the_server_able_to_answer(tmp_path: Path, p0_wav: Path) -> None:
+    """More than there are threads to wait in."""
+    with running(tmp_path, engine="engines_for_tests:SlowSentence") as server:
+
+        async def crowd() -> None:
+            limits = httpx.Limits(max_connections=100)
+            async with httpx.AsyncClient(timeout=120, limits=limits) as http:
+                asked = [asyncio.create_task(http.post(**call(server, n, p0_wav, "9010"))) for n in range(80)]
+                for done in list(asyncio.as_completed(asked))[: 80 - MOST_CALLS]:
+                    answer = await done
+                    assert "tool calls are under way" in answer.text, answer.text
+                end = time.monotonic() + 60
+                while await asyncio.to_thread(running_now, server) == 0:
+                    assert time.monotonic() < end
+                for one in asked:
+                    one.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
+
+        asyncio.run(crowd())
+        end = time.monotonic() + 60
+        while running_now(server):
+            assert time.monotonic() < end
+            time.sleep(0.1)

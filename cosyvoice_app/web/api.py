@@ -132,17 +132,17 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
         library.remove(voice_id)
         return {"id": voice_id}
 
-    def model() -> Model:
-        return Model(id=service.status().engine, created=started, owned_by="local")
+    async def model() -> Model:
+        return Model(id=(await control.status()).engine, created=started, owned_by="local")
 
     @router.get("/v1/models", tags=["engine"], responses=errors())
-    def list_models() -> ModelList:
+    async def list_models() -> ModelList:
         """The loaded engine, in the form OpenAI clients expect."""
-        return ModelList(data=[model()])
+        return ModelList(data=[await model()])
 
     @router.get("/v1/models/{model_id}", tags=["engine"], responses=errors(404, 422))
-    def get_model(model_id: str) -> Model:
-        found = model()
+    async def get_model(model_id: str) -> Model:
+        found = await model()
         if model_id != found.id:
             raise NotFound(f"There is no model {model_id[:80]!r}; there is {found.id}.", param="model")
         return found
@@ -150,9 +150,9 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
     @router.get(
         "/health", tags=["engine"], response_model=Health, responses={503: {"model": Health, "description": "Not yet."}}
     )
-    def health() -> JSONResponse:
+    async def health() -> JSONResponse:
         """200 when ready to speak, or idle until the next request; 503 otherwise. The body is the same."""
-        status = service.status()
+        status = await control.status()
         takes = status.state == "ready" or status.loads_on_demand
         return JSONResponse(status_report(status), status_code=200 if takes else 503)
 
@@ -162,8 +162,8 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
         response_class=Response,
         responses=METRICS | errors(),
     )
-    def metrics() -> Response:
-        return Response(service.metrics(), headers={"Content-Type": METRICS_TYPE})
+    async def metrics() -> Response:
+        return Response(await control.metrics(), headers={"Content-Type": METRICS_TYPE})
 
     @router.post("/v1/engine/restart", tags=["engine"], response_model=Change, responses=errors(400, 422, 503))
     async def restart(

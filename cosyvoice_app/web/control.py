@@ -1,4 +1,7 @@
-"""Restart, unload and load, which take seconds: a thread each of their own, and none for a second press of the same."""
+"""Asking after the engine and changing its state, in threads of their own: neither waits for what requests do.
+
+Restart, unload and load take seconds: a thread each, and none for a second press of the same.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ T = TypeVar("T")
 
 _KINDS = 4
 """Restarts of either mode, unload and load: as many can be under way at once, and no more."""
+_ASKING = 4
+"""The worker may take a second to answer; monitors are to wait for it and not for the requests of a busy hour."""
 
 
 class EngineControl:
@@ -23,7 +28,14 @@ class EngineControl:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._pool = ThreadPoolExecutor(_KINDS, thread_name_prefix="engine-control")
+        self._asking = ThreadPoolExecutor(_ASKING, thread_name_prefix="engine-status")
         self._under_way: dict[str, asyncio.Future[Any]] = {}
+
+    async def status(self) -> Status:
+        return await asyncio.get_running_loop().run_in_executor(self._asking, self._service.status)
+
+    async def metrics(self) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._asking, self._service.metrics)
 
     async def restart(self, mode: RestartMode = "cancel") -> Changed:
         """`cancel` stops what runs; `drain` lets it finish first."""
@@ -38,6 +50,7 @@ class EngineControl:
     def close(self) -> None:
         """After the service was closed, which ends what is under way."""
         self._pool.shutdown(wait=True)
+        self._asking.shutdown(wait=True)
 
     async def _joined(self, name: str, do: Callable[[], T]) -> T:
         work = self._under_way.get(name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, Audio, Said, Segment
 from cosyvoice_app.voices.clips import ClipCache
 from cosyvoice_app.web import page_parts
 from cosyvoice_app.web.answers import report
+from cosyvoice_app.web.control import EngineControl
 from cosyvoice_app.web.door import make_request, random_seed, settle_pronunciations, settle_seed, settle_speed
 from cosyvoice_app.web.follow import follow
 from cosyvoice_app.web.i18n import Lang, error_heading, language_of, say
@@ -41,6 +43,9 @@ SAMPLE_WORDS: dict[Lang, str] = {
     "zh": "所有因外部冲击导致房价泡沫破灭的经济体",
 }
 Shown = tuple[Any, Any, Any]
+SESSION_CHARS = 16
+CLIP_MOST_S = 86_400.0
+"""Beyond any clip; and neither infinite nor NaN is below it."""
 
 
 def language(request: gr.Request | None) -> Lang:
@@ -48,9 +53,27 @@ def language(request: gr.Request | None) -> Lang:
     return language_of(headers.get("accept-language") if headers is not None else None)
 
 
+def client_of(request: gr.Request) -> str:
+    """`page:ADDRESS:SESSION`: limits count a visitor by their tab and all tabs of an address together.
+
+    The session is hashed, since whoever knows it can stop its requests.
+    """
+    session = hashlib.sha256((request.session_hash or "").encode()).hexdigest()[:SESSION_CHARS]
+    visitor = getattr(request, "client", None)
+    return f"page:{getattr(visitor, 'host', None) or ''}:{session}"
+
+
 class Desk:
-    def __init__(self, settings: Settings, service: Service, uploads: Path, clips: ClipCache | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        service: Service,
+        uploads: Path,
+        clips: ClipCache | None = None,
+        control: EngineControl | None = None,
+    ) -> None:
         self._clips = clips or ClipCache()
+        self._control = control or EngineControl(service)
         self.settings = settings
         self.service = service
         self.uploads = uploads
@@ -137,7 +160,7 @@ class Desk:
                 pronunciations=pronunciations,
                 default_refine=self.settings.refine,
                 source="page",
-                client=f"page:{request.session_hash or ''}",
+                client=client_of(request),
             )
             ticket = await run_in_threadpool(self.service.submit, asked)
             with self._kept(request.session_hash or ticket.id, ticket), self.live.broadcast() as broadcast:
@@ -228,10 +251,13 @@ class Desk:
 
     def check_words(self, words: str, found: dict[str, Any] | None, request: gr.Request) -> str:
         """Whether the clip's words can be what the clip says, by their number and its length."""
-        if not found or not found.get("ok") or not (words or "").strip():
+        speech_s = _seconds(found, "speech_s")
+        if not speech_s or not isinstance(found, dict) or not found.get("ok") or not isinstance(words, str):
+            return ""
+        if not words.strip():
             return ""
         engine = self.service.capabilities()
-        warnings = prepare_transcript(words[:PROMPT_TEXT_MAX_CHARS], found["speech_s"],
+        warnings = prepare_transcript(words[:PROMPT_TEXT_MAX_CHARS], speech_s[0],
                                       languages=engine.languages if engine else NATIVE_LANGUAGES).warnings
         return page_parts.remarks(warnings, language(request))
 
@@ -256,10 +282,13 @@ class Desk:
 
     def use_stretch(self, clip: str | None, found: dict[str, Any] | None) -> Any:
         """The best stretch of a clip that is too long, as a new clip."""
-        if not clip or not found or not found.get("suggested_window_s"):
+        window_s = _seconds(found, "suggested_window_s")
+        if not clip or len(window_s) != 2 or not window_s[0] < window_s[1]:
             return gr.skip()
-        start_s, end_s = found["suggested_window_s"]
-        prompt = self._clips.load(Path(clip), window_s=(start_s, end_s), max_bytes=self._max_bytes)
+        try:
+            prompt = self._clips.load(Path(clip), window_s=(window_s[0], window_s[1]), max_bytes=self._max_bytes)
+        except AppError as error:
+            raise gr.Error(error.message, print_exception=False) from error
         path = Path(tempfile.mkdtemp(prefix="stretch-", dir=self.uploads)) / "clip.wav"
         path.write_bytes(encode(Audio(prompt.samples, prompt.rate_hz), "wav"))
         return str(path)
@@ -315,30 +344,43 @@ class Desk:
             drain: Let the requests that run finish first; otherwise they are stopped.
         """
         doing = "draining" if drain else "restarting"
-        async for html in self._change(doing, lambda: self.service.restart(drain=bool(drain)), request):
+        async for html in self._change(doing, lambda: self._control.restart("drain" if drain else "cancel"), request):
             yield html
 
     async def unload(self, request: gr.Request) -> AsyncIterator[str]:
         """End the engine's process until it is loaded again."""
-        async for html in self._change("unloading", self.service.unload, request):
+        async for html in self._change("unloading", self._control.unload, request):
             yield html
 
     async def load(self, request: gr.Request) -> AsyncIterator[str]:
         """Start the engine's process."""
-        async for html in self._change("loading", lambda: (None, self.service.load()), request):
+
+        async def do() -> tuple[None, Status]:
+            return None, await self._control.load()
+
+        async for html in self._change("loading", do, request):
             yield html
 
     async def _change(
-        self, doing: str, do: Callable[[], tuple[Status | None, Status]], request: gr.Request
+        self, doing: str, do: Callable[[], Awaitable[tuple[Status | None, Status]]], request: gr.Request
     ) -> AsyncIterator[str]:
         lang = language(request)
         yield page_parts.note(say(lang, doing))
         try:
-            before, after = await asyncio.to_thread(do)
+            before, after = await do()
         except AppError as error:
             yield page_parts.failure(error, lang)
             raise gr.Error(error.message, visible=False, print_exception=False) from error
         yield page_parts.change(before, after, lang)
+
+
+def _seconds(found: Any, name: str) -> list[float]:
+    """The times under a name of a clip's report, which comes back from the page and may be anything; else none."""
+    value = found.get(name) if isinstance(found, dict) else None
+    times = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(time, int | float) and 0 <= time < CLIP_MOST_S for time in times):
+        return []
+    return [float(time) for time in times]
 
 
 def _as_written(segment: Segment) -> Sequence[Said]:

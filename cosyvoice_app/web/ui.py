@@ -23,9 +23,11 @@ from cosyvoice_app.text.instruct import Chip, chips_for
 from cosyvoice_app.types import Capabilities
 from cosyvoice_app.voices.clips import ClipCache
 from cosyvoice_app.web import page_parts
+from cosyvoice_app.web.control import EngineControl
 from cosyvoice_app.web.desk import Desk
 from cosyvoice_app.web.i18n import LANGS, language_of, say, strings
-from cosyvoice_app.web.mcp import call_own_page
+from cosyvoice_app.web.leaving import surround
+from cosyvoice_app.web.mcp import run_in_place
 from cosyvoice_app.web.page_style import CSS_FILE, HEAD_FILE, PLAYER_FILE, theme
 
 _ENGINE_CAN = "engine_can"
@@ -310,15 +312,23 @@ def build_page(settings: Settings, desk: Desk) -> gr.Blocks:
     return page
 
 
-def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path, clips: ClipCache) -> None:
+def mount_page(
+    app: FastAPI,
+    settings: Settings,
+    service: Service,
+    uploads: Path,
+    clips: ClipCache,
+    control: EngineControl | None = None,
+) -> None:
     """Mount the page at `/`. Gradio serves only what it keeps for its visitors: uploads and copies of results."""
-    desk = Desk(settings, service, uploads, clips)
+    control = control or EngineControl(service)
+    desk = Desk(settings, service, uploads, clips, control)
     page = build_page(settings, desk)
 
     @app.get("/page/status", include_in_schema=False)
-    def status(request: Request) -> HTMLResponse:
+    async def status(request: Request) -> HTMLResponse:
         lang = language_of(request.headers.get("accept-language"))
-        return HTMLResponse(page_parts.status_line(service.status(), lang))
+        return HTMLResponse(page_parts.status_line(await control.status(), lang))
 
     @app.get("/page/stream/{token}", include_in_schema=False)
     async def stream(token: str) -> Response:
@@ -349,7 +359,8 @@ def mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path
     # Gradio checks that a caller's files are uploads only on pages it has launched itself. Without this line a call
     # that names a file of this machine instead of an upload would have it opened.
     page.has_launched = True
-    call_own_page(page.mcp_server_obj, settings)
+    run_in_place(page.mcp_server_obj)
+    surround(app, page)
 
 
 def _login(login: str) -> tuple[str, str] | None:
