@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import socket
 import wave
 from collections.abc import Iterator
 from itertools import accumulate
@@ -267,3 +268,31 @@ def test_a_restart_half_way_breaks_the_body_off(client: openai.OpenAI, gated: Se
         with pytest.raises(Exception, match=BROKEN_OFF):
             list(arriving)
     assert gated.saved() == before
+
+
+def answer_to_1_0(server: Server, body: dict[str, Any]) -> tuple[bytes, dict[str, str], bytes]:
+    """(status line, headers, body) as HTTP/1.0 sees them: until the connection ends."""
+    sent = json.dumps(body).encode()
+    head = (
+        "POST /v1/audio/speech HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(sent)}\r\n\r\n"
+    )
+    got = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as line:
+        line.sendall(head.encode() + sent)
+        while block := line.recv(65536):
+            got += block
+    head_got, _, rest = got.partition(b"\r\n\r\n")
+    first, *lines = head_got.decode().split("\r\n")
+    return first.encode(), {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}, rest
+
+
+@pytest.mark.parametrize("fmt", ["wav", "mp3", "pcm"])
+def test_http_1_0_gets_a_whole_or_an_error_since_it_cant_tell_a_part(gated: Server, voice: str, fmt: str) -> None:
+    before = gated.saved()
+    for seed, status in ((SEED_FAILS, b" 500 "), (29, b" 200 ")):
+        open_gate(cache(gated), seed)
+        body = {"voice": voice, "input": TEXT, "response_format": fmt, "stream_format": "audio", "seed": seed}
+        first, headers, got = answer_to_1_0(gated, body)
+        assert status in first and int(headers["content-length"]) == len(got)
+    assert headers["x-seed"] == "29" and len(gated.saved() - before) == 1

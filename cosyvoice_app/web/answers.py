@@ -67,7 +67,10 @@ async def streamed(ticket: Ticket, request: Request, seed: int, fmt: str, *, sse
     """Audio as it is made. Fails with a proper status as long as nothing has been sent.
 
     After that a failure breaks the body off (or, for sse, is an `error` event): a client can't take it for a whole.
+    HTTP/1.0 has no way to say so, a body without a length just ends; there the answer is a whole file with its length.
     """
+    if request.scope["http_version"] == "1.0" and not sse:
+        return await whole(ticket, request, fmt)
     events = follow(ticket)
     async with cancelled_when_gone(request, ticket):  # from then on the response itself notices
         first = await _first_audible(events)
