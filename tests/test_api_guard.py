@@ -9,6 +9,7 @@ import asyncio
 import base64
 import json
 import logging
+import shlex
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -470,6 +471,14 @@ def test_nothing_logged_can_forge_or_hide_a_line(formatter: logging.Formatter, n
     assert line.isprintable() and line.encode("utf-8")
     if isinstance(formatter, logs.JsonFormatter):
         assert json.loads(line)["path"] == nasty and json.loads(line)["message"] == f"said {nasty}"
+
+
+@pytest.mark.parametrize("path", ['/v1/a\\" status=200 outcome=ok z="b', '\\"', "\\", 'a"b', "a b", "a=b", '"\\\\"'])
+def test_no_value_can_forge_a_field(path: str) -> None:
+    record = logging.LogRecord("name", logging.INFO, "", 0, "request", (), None)
+    record.fields = {"path": path, "status": 404}
+    words = shlex.split(logs.TextFormatter().format(record))  # reads quotes and backslashes as our format means them
+    assert words[-2:] == [f"path={path}", "status=404"]
 
 
 def test_a_traceback_stays_below_its_line() -> None:

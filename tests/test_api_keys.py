@@ -189,3 +189,26 @@ def test_the_command(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.delenv("COSYVOICE_API_KEYS")
     assert main(["keys", "list"]) == 2
     assert "--file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["file.txt/keys.json", "file.txt/more/keys.json", "folder"])
+def test_a_place_where_no_file_can_be_is_an_error_not_a_traceback(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.txt").write_text("a file")
+    (tmp_path / "folder").mkdir()
+    for action in (["add", "ann"], ["remove", "ann"], ["list"]):
+        assert main(["keys", *action, "--file", str(tmp_path / name)]) == 2
+        said = capsys.readouterr()
+        assert not said.out and str(tmp_path / name) in said.err and "Traceback" not in said.err
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="who may write everywhere can't be refused")
+def test_a_folder_that_cant_be_written_to_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        assert main(["keys", "add", "ann", "--file", str(tmp_path / "keys.json")]) == 2
+        assert main(["keys", "add", "ann", "--file", str(tmp_path / "more" / "keys.json")]) == 2
+        assert "can't be" in capsys.readouterr().err
+    finally:
+        tmp_path.chmod(0o700)

@@ -17,7 +17,8 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -200,9 +201,23 @@ def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
                           param="file") from error
 
 
-def _locked(path: Path) -> FileLock:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path.with_name(path.name + ".lock"), mode=0o600)
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Alone with the file. Raises ConfigError where there can be no lock beside it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(path.name + ".lock"), mode=0o600)
+        lock.acquire()
+    except (OSError, ValueError) as error:  # no directory, none to write to, no name for a file
+        raise ConfigError(
+            f"The API keys can't be changed in {path}: {getattr(error, 'strerror', None) or error}. Name a file in a "
+            "directory that you may write to.",
+            param="file",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -112,6 +112,6 @@ def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     text = escaped(str(value))
-    if text and not re.search(r'[\s"=]', text):
+    if text and not re.search(r'[\s"=\\]', text):
         return text
-    return '"' + text.replace('"', '\\"') + '"'
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
