@@ -215,6 +215,55 @@ def test_two_hundred_aborted_uploads_leave_nothing(server: Server, path: str) ->
     assert uploads() <= files
 
 
+# halves of characters
+
+
+@pytest.fixture(scope="module")
+def voice(server: Server, p0_wav: Path) -> str:
+    made = httpx.post(f"{server.url}/v1/voices", files={"file": p0_wav.read_bytes()}, data={"name": "x"}, timeout=60)
+    return str(made.json()["id"])
+
+
+@pytest.mark.parametrize(("field", "value", "status"), [
+    ("input", "a\ud800b", 400), ("input", "\ude00\ud83d", 400), ("instructions", "slower\udfff", 400),
+    ("pronunciations", "行\ud800 = háng", 400), ("pronunciations", {"\ud800": "háng"}, 400),
+    ("pronunciations", {"行": "\udc00"}, 400), ("refine", "\ud800", 400), ("seed", "\ud800", 400),
+    ("voice", "\ud800", 404), ("\ud800", 1, 422), ("model", "\ud800", 200), ("input", "好\ud83d\ude00。", 200),
+])  # fmt: skip
+@pytest.mark.parametrize("streams", [None, "audio"])
+def test_half_a_character_is_refused_by_its_fields_name(
+    server: Server, voice: str, field: str, value: object, status: int, streams: str | None
+) -> None:
+    saved = server.saved()
+    body = {"input": TEXT, "voice": voice, "response_format": "pcm", "stream_format": streams, field: value}
+    answer = httpx.post(f"{server.url}/v1/audio/speech", content=json.dumps(body), timeout=60,
+                        headers={"Content-Type": "application/json"})
+    assert answer.status_code == status
+    if status != 200:
+        assert set(answer.json()["error"]) == {"type", "message", "param"} and server.saved() == saved
+    if status == 400:
+        assert answer.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(("path", "field", "status"), [
+    ("/v1/voices", "name", 422), ("/v1/voices", "prompt_text", 422), ("/v1/clone", "text", 400),
+    ("/v1/clone", "prompt_text", 400), ("/v1/clone", "instruct", 400),
+])  # fmt: skip
+def test_half_a_character_comes_in_by_no_form(
+    server: Server, p0_wav: Path, path: str, field: str, status: int
+) -> None:
+    def part(name: str, data: bytes) -> bytes:
+        named = f'; filename="{name}"' if name == "file" else ""
+        return f'--x\r\nContent-Disposition: form-data; name="{name}"{named}\r\n\r\n'.encode() + data + b"\r\n"
+
+    fields = {("text" if path == "/v1/clone" else "name"): b"fine", field: rb"a\ud800"}
+    body = part("file", p0_wav.read_bytes()) + b"".join(part(*each) for each in fields.items()) + b"--x--\r\n"
+    kind = "multipart/form-data; boundary=x; charset=raw_unicode_escape"
+    answer = httpx.post(server.url + path, content=body, headers={"Content-Type": kind}, timeout=60)
+    assert answer.status_code == status and answer.json()["error"]["param"] == field
+    assert httpx.get(f"{server.url}/v1/voices", timeout=60).status_code == 200
+
+
 # other sites' pages, before Gradio's own idea of them
 
 

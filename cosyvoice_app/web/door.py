@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from cosyvoice_app.errors import BadInput
@@ -13,6 +15,7 @@ from cosyvoice_app.text.pronunciations import Pronunciations, from_request
 from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, SEED_MAX, SEED_MIN, PromptClip, Refine
 
 PRONUNCIATIONS_MAX_CHARS = 60_000
+_HALF = re.compile("[\ud800-\udfff]")
 REFINES: tuple[Refine, ...] = ("off", "fast", "full")
 
 
@@ -68,6 +71,27 @@ def settle_pronunciations(raw: Any) -> Pronunciations:
     return from_request(raw)
 
 
+def half_of(text: str) -> str | None:
+    """The first surrogate that stands alone."""
+    found = _HALF.search(text)
+    return found[0] if found else None
+
+
+def refuse_halves(raw: Any, param: str) -> None:
+    """JSON can hold half of a character above U+FFFF (`"\\ud83d"`), which can't be written to any file or page.
+
+    Looks at text, and at words and readings of an object. Raises BadInput.
+    """
+    if isinstance(raw, Mapping):
+        raw = "".join(part for pair in raw.items() for part in pair if isinstance(part, str))
+    half = half_of(raw) if isinstance(raw, str) else None
+    if half is not None:
+        raise BadInput(
+            f"Here stands half of a character, U+{ord(half):04X}. Send whole ones, as UTF-8 or with both halves.",
+            param=param,
+        )
+
+
 def make_request(
     clip: PromptClip,
     text: str,
@@ -87,6 +111,9 @@ def make_request(
     request_id: str = "",
 ) -> SynthesisRequest:
     """Raises BadInput naming the field. The text itself is judged by `Service.submit`, which owns the front end."""
+    given = {"text": text, "prompt_text": prompt_text, "instruct": instruct, "pronunciations": pronunciations}
+    for param, value in given.items():
+        refuse_halves(value, param)
     settled_seed, was_random = settle_seed(seed)
     return SynthesisRequest(
         clip=clip,

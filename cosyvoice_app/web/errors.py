@@ -28,8 +28,13 @@ def error_response(error: AppError, *, challenge: str = "Bearer") -> JSONRespons
 def _body(
     status: int, kind: str, message: str, param: str | None, headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    content = {"error": {"type": kind, "message": message, "param": param}}
+    content = {"error": {"type": kind, "message": _sendable(message), "param": param and _sendable(param)}}
     return JSONResponse(content, status_code=status, headers=headers)
+
+
+def _sendable(text: str) -> str:
+    """With halves of characters, which a caller's own words may have, written out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def describe_validation(errors: list[dict[str, Any]]) -> tuple[str, str | None]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import UploadFile
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from cosyvoice_app.pipeline import INSTRUCT_MAX_CHARS, SPEED_MAX, SPEED_MIN
 from cosyvoice_app.types import PROMPT_TEXT_MAX_CHARS, SEED_MAX, SEED_MIN
 from cosyvoice_app.voices.library import NAME_MAX_CHARS
 from cosyvoice_app.web.control import RestartMode
+from cosyvoice_app.web.door import half_of
 
 AudioFormat = Literal["wav", "mp3", "opus", "flac", "aac", "pcm"]
 StreamFormat = Literal["audio", "sse"]
@@ -22,6 +23,16 @@ Seed = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "integer", **_SEED}, {"type": "string"}, {"type": "null"}]})
 ]
 Speed = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "number", **_SPEED}, {"type": "string"}, {"type": "null"}]})]
+
+
+def _whole(text: str) -> str:
+    """Kept in a list that everybody reads, so it must be possible to send."""
+    if half_of(text) is not None:
+        raise ValueError("half of a character stands here; send whole ones, as UTF-8")
+    return text
+
+
+Whole = Annotated[str, AfterValidator(_whole)]
 
 
 class Strict(BaseModel):
@@ -71,8 +82,8 @@ class CloneForm(Strict):
 
 class VoiceForm(Strict):
     file: UploadFile = Field(description="The clip: 3 to 15 s of one person speaking.")
-    name: str = Field(description=f"At most {NAME_MAX_CHARS} characters.")
-    prompt_text: str = Field("", description="The clip's exact words.")
+    name: Whole = Field(description=f"At most {NAME_MAX_CHARS} characters.")
+    prompt_text: Whole = Field("", description="The clip's exact words.")
 
 
 class RestartBody(Strict):
