@@ -231,6 +231,104 @@ def test_a_restart_may_wait_for_what_runs(tmp_path: Path, p0_wav: Path) -> None:
             assert len(server.saved()) == saved
 
 
+def asked_by(api: httpx.Client, clip: Path) -> list[object]:
+    """The values of a slow request, its clip uploaded."""
+    path = api.post("/gradio_api/upload", files={"files": ("p.wav", clip.read_bytes())}).json()[0]
+    return [{"path": path, "meta": {"_type": "gradio.FileData"}}, "你好。", "", "", "9010", 1, "off", ""]
+
+
+def until_running(api: httpx.Client, count: int) -> None:
+    end = time.monotonic() + 30
+    while api.get("/health").json()["running"] != count:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_who_leaves_any_stream_of_results_frees_the_engine(tmp_path: Path, p0_wav: Path) -> None:
+    """One sentence of ten minutes, so that nothing comes on the way to be missed by the one who left."""
+    with running(tmp_path, engine="engines_for_tests:SlowSentence") as server:
+        with httpx.Client(base_url=server.url, timeout=60) as api:
+            data = asked_by(api, p0_wav)
+            event = api.post("/gradio_api/call/synthesize", json={"data": data}).json()["event_id"]
+            with api.stream("GET", f"/gradio_api/call/synthesize/{event}") as answer:
+                lines = answer.iter_lines()  # once it is dropped, so is the connection
+                next(lines)
+                until_running(api, 1)
+            until_running(api, 0)
+
+            named = {one["api_name"]: one["id"] for one in api.get("/config").json()["dependencies"]}
+            body = {"data": data, "fn_index": named["synthesize"], "session_hash": "a-tab"}
+            assert api.post("/gradio_api/queue/join", json=body).status_code == 200
+            with api.stream("GET", "/gradio_api/queue/data?session_hash=a-tab") as answer:
+                lines = answer.iter_lines()  # once it is dropped, so is the connection
+                next(lines)
+                until_running(api, 1)
+            until_running(api, 0)
+        assert not server.saved()
+
+
+def test_calls_that_do_not_fit_are_told_so_and_leave_no_text_in_the_log(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, "--log-format", "json") as server,
+        httpx.Client(base_url=server.url, timeout=60) as api,
+    ):
+        file = {"path": "/etc/SECRETFILE", "meta": {"_type": "gradio.FileData"}}
+        for path, body in (
+            ("run/nope", {"data": []}),
+            ("call/nope", {"data": []}),
+            ("run/predict", {"fn_index": 9999, "data": []}),
+            ("call/v2/read", {"a": "SECRETTWO"}),
+            ("queue/join", {"data": ["SECRETFIVE"], "fn_index": 99999, "session_hash": "x"}),
+        ):
+            answer = api.post(f"/gradio_api/{path}", json=body)
+            assert answer.status_code == 400, (path, answer.text)
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+        for path, values in (
+            ("run/read", ["SECRETONE"]),
+            ("run/synthesize", [None, "SECRETTHREE"]),
+            ("call/read", ["SECRETFOUR"]),
+            ("run/synthesize", [file, "SECRETSIX", "", "", "", 1, "fast", ""]),
+            ("run/synthesize", [None, "SECRETSEVEN", "", "", "", ["SECRETEIGHT"], "fast", ""]),
+            ("run/synthesize", [None, "SECRETNINE", "", "", "", 1, "SECRETTEN", ""]),
+        ):
+            assert api.post(f"/gradio_api/{path}", json={"data": values}).status_code in (200, 400, 422, 500)
+        assert api.get("/health").status_code == 200
+    lines = server.log.read_text("utf-8").splitlines()
+    assert "SECRET" not in "\n".join(lines)
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    assert "the page: KeyError" in {one["message"] for one in told}
+    assert not [line for line in lines if "Traceback" in line or line.startswith(" ")]
+
+
+@pytest.mark.parametrize(
+    "found", [{}, {"ok": True}, {"ok": True, "speech_s": "x", "suggested_window_s": 3}, [1],
+              {"ok": True, "speech_s": [], "suggested_window_s": [1, "2"]},
+              {"suggested_window_s": [2.0, 1.0]}, {"suggested_window_s": [0.0, float("inf")]}]
+)  # fmt: skip
+def test_a_clips_report_that_was_made_up_is_no_report(desk: Desk, p0_wav: Path, found: object) -> None:
+    asked = gr.Request(headers={"accept-language": "en"})
+    assert desk.check_words("Some words.", found, asked) == ""  # type: ignore[arg-type]
+    assert desk.use_stretch(str(p0_wav), found) == gr.skip()  # type: ignore[arg-type]
+
+
+def test_visitors_are_told_apart_by_address_and_tab() -> None:
+    def named(host: str, session: str) -> str:
+        return desk_module.client_of(gr.Request(client={"host": host}, session_hash=session))
+
+    first = named("192.0.2.1", "tab one")
+    page_, address, session = first.split(":")
+    assert (page_, address) == ("page", "192.0.2.1")
+    assert len(session) == 16 and set(session) <= set("0123456789abcdef")
+    assert first == named("192.0.2.1", "tab one")
+    assert len({first, named("192.0.2.1", "tab two"), named("192.0.2.2", "tab one")}) == 3
+
+
+@pytest.mark.parametrize("kind", ["rate_limited", "too_large", "not_found", "too_slow"])
+def test_refusals_have_their_own_heading(kind: str) -> None:
+    for lang in i18n.LANGS:
+        assert i18n.error_heading(lang, kind) != i18n.error_heading(lang, "unheard of")
+
+
 # the clip's words
 
 

@@ -378,9 +378,8 @@ def _seconds(found: Any, name: str) -> list[float]:
     """The times under a name of a clip's report, which comes back from the page and may be anything; else none."""
     value = found.get(name) if isinstance(found, dict) else None
     times = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(time, int | float) and 0 <= time < CLIP_MOST_S for time in times):
-        return []
-    return [float(time) for time in times]
+    fit = [float(time) for time in times if isinstance(time, int | float) and 0 <= time < CLIP_MOST_S]
+    return fit if len(fit) == len(times) else []
 
 
 def _as_written(segment: Segment) -> Sequence[Said]:

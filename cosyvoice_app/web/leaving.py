@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _EVENTS = "/gradio_api/queue/data"
 _RESULT = re.compile(r"/gradio_api/call/(?:v2/)?[^/]+/([^/]+)/?")
 _CALL = re.compile(r"/gradio_api/(?:run|api|call|call/v2)/[^/]+/?|/gradio_api/queue/join/?")
-_MISFITS = (KeyError, IndexError, TypeError, ValueError)
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, route_utils.FnIndexInferError)
 """What Gradio raises on the paths above before any function runs: no such name or number, other arguments."""
 
 

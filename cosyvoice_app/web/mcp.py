@@ -17,7 +17,6 @@ import gradio as gr
 from gradio.exceptions import InvalidPathError
 from gradio.route_utils import get_root_url
 from gradio.state_holder import SessionState
-from gradio.utils import safe_aclose_iterator
 from starlette.requests import Request
 
 from cosyvoice_app.errors import Cancelled, QueueFull
@@ -45,7 +44,7 @@ class _Tools:
         self._session = f"mcp-{secrets.token_hex(16)}"
 
     def install(self) -> None:
-        @self._tools.mcp_server.call_tool()
+        @self._tools.mcp_server.call_tool()  # type: ignore[untyped-decorator]
         async def call_tool(name: str, arguments: dict[str, Any]) -> Any:
             if self._under_way >= MOST_CALLS:
                 raise QueueFull(f"{MOST_CALLS} tool calls are under way, the most at once. Try again when some ended.")
@@ -86,7 +85,7 @@ class _Tools:
         step = 0
         try:
             while True:
-                made = await self._tools.blocks.process_api(fn, inputs, state, asked, iterator)  # type: ignore[arg-type]
+                made = await self._tools.blocks.process_api(fn, inputs, state, asked, iterator)
                 if not made["is_generating"]:
                     return outputs if iterator is not None else made["data"]
                 iterator, outputs = made["iterator"], made["data"]
@@ -94,7 +93,7 @@ class _Tools:
                 await self._tell(step)
         finally:
             if iterator is not None:
-                await safe_aclose_iterator(iterator)
+                await iterator.aclose()
 
     async def _tell(self, step: int) -> None:
         context = self._tools.mcp_server.request_context
