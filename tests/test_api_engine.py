@@ -60,6 +60,18 @@ def test_a_voice_needs_a_name_and_a_usable_clip(api: httpx.Client, p0_wav: Path,
     assert answer.status_code == 400 and error(answer)["param"] == "file"
 
 
+def test_a_field_that_comes_twice_is_refused(api: httpx.Client, p0_wav: Path) -> None:
+    """One of the two would be taken without a word."""
+    data = p0_wav.read_bytes()
+    twice = [("file", ("a.wav", data)), ("file", ("b.wav", data))]
+    for path, fields in (("/v1/clone", {"text": "好。"}), ("/v1/voices", {"name": "x"})):
+        answer = api.post(path, files=twice, data=fields)
+        assert answer.status_code == 422 and error(answer)["param"] == "file"
+    answer = api.post("/v1/clone", files=twice[:1], data={"text": ["好。", "坏。"]})
+    assert answer.status_code == 422 and error(answer)["param"] == "text"
+    assert clone(api, p0_wav).status_code == 200
+
+
 # errors
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
@@ -94,6 +95,7 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
     )
     async def clone(form: Annotated[CloneForm, Form()], request: Request, by: By) -> Response:
         """Say `text` in the voice of `file`, once, without saving the voice."""
+        await _one_of_each(request)
         clip = await _read_clip(form, settings, library.clips)
         asked = make_request(
             clip,
@@ -115,8 +117,9 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
     @router.post(
         "/v1/voices", tags=["voices"], status_code=201, response_model=NewVoice, responses=errors(400, 422)
     )
-    async def add_voice(form: Annotated[VoiceForm, Form()]) -> dict[str, Any]:
+    async def add_voice(form: Annotated[VoiceForm, Form()], request: Request) -> dict[str, Any]:
         """Save a voice. The answer's `id` is what `voice` takes in /v1/audio/speech."""
+        await _one_of_each(request)
         clip = await _read_clip(form, settings, library.clips)
         saved = await run_in_threadpool(library.add, form.name, clip, form.prompt_text)
         return {**_voice(saved), "warnings": list(clip.warnings)}
@@ -193,6 +196,14 @@ def build_router(settings: Settings, service: Service, library: VoiceLibrary, co
 
     _refuse_the_rest(router)
     return router
+
+
+async def _one_of_each(request: Request) -> None:
+    """Of a field that comes twice FastAPI would take the last and say nothing."""
+    names = [name for name, _ in (await request.form()).multi_items()]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestValidationError([{"type": "twice", "loc": ("body", name), "msg": "Sent more than once"}])
 
 
 async def _read_clip(form: CloneForm | VoiceForm, settings: Settings, clips: ClipCache) -> PromptClip:
