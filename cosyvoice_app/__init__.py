@@ -1,3 +1,9 @@
 """Zero-shot voice cloning: a clip and a text in, that voice saying it out."""
 
+import os
+
 __version__ = "0.1.0"
+
+# Before torch is loaded: its threads on the CPU otherwise spin while they wait for each other, and beside any other
+# program that has something to do on the same cores a request takes many times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

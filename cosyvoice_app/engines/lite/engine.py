@@ -46,6 +46,7 @@ class LiteEngine:
 
     def __init__(self, model: LiteModel, store: VoiceStore, *, device_reason: str, precision: str) -> None:
         self._model = model
+        self._store = store
         self.device = str(model.device)
         self.device_reason = device_reason
         self.precision = precision
@@ -99,6 +100,9 @@ class LiteEngine:
 
     def memory(self) -> dict[str, int]:
         return read_memory(self.device)
+
+    def caches(self) -> dict[str, CacheCounts]:
+        return {"voice_disk": self._store.counts()}
 
     def warm_up(self) -> None:
         """Speak two short sentences, so that lexicons are read and kernels chosen before the first request; with many
