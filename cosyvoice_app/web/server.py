@@ -63,7 +63,7 @@ def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> Fa
     errors.install(app)
     app.include_router(build_router(settings, service, library, control))
     complete(app)
-    _mount_page(app, settings, service, uploads, library.clips)
+    _mount_page(app, settings, service, uploads, library.clips, control)
     service.watch_cache("clips", library.clips.counts)
     app.add_middleware(Guard, settings=settings, service=service, rate=rate)
     if proxies:
@@ -71,14 +71,16 @@ def build_app(settings: Settings, service: Service, library: VoiceLibrary) -> Fa
     return app
 
 
-def _mount_page(app: FastAPI, settings: Settings, service: Service, uploads: Path, clips: ClipCache) -> None:
+def _mount_page(
+    app: FastAPI, settings: Settings, service: Service, uploads: Path, clips: ClipCache, control: EngineControl
+) -> None:
     # Gradio reads these when it is imported or builds its first component.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     os.environ["HF_HUB_OFFLINE"] = "1"
     from cosyvoice_app.web.ui import mount_page
 
-    mount_page(app, settings, service, uploads, clips)
+    mount_page(app, settings, service, uploads, clips, control)
 
 
 def claim_port(host: str, port: int) -> socket.socket:

@@ -318,10 +318,9 @@ def mount_page(
     service: Service,
     uploads: Path,
     clips: ClipCache,
-    control: EngineControl | None = None,
+    control: EngineControl,
 ) -> None:
     """Mount the page at `/`. Gradio serves only what it keeps for its visitors: uploads and copies of results."""
-    control = control or EngineControl(service)
     desk = Desk(settings, service, uploads, clips, control)
     page = build_page(settings, desk)
 
