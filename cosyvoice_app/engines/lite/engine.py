@@ -22,6 +22,7 @@ from cosyvoice_app.errors import ConfigError
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.text.frontend import prepare
 from cosyvoice_app.types import (
+    CacheCounts,
     FloatArray,
     Intent,
     NeverCancelled,
