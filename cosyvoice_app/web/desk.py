@@ -58,7 +58,7 @@ def client_of(request: gr.Request) -> str:
 
     The session is hashed, since whoever knows it can stop its requests.
     """
-    session = hashlib.sha256((request.session_hash or "").encode()).hexdigest()[:SESSION_CHARS]
+    session = hashlib.sha256((request.session_hash or "").encode(errors="surrogatepass")).hexdigest()[:SESSION_CHARS]
     visitor = getattr(request, "client", None)
     return f"page:{getattr(visitor, 'host', None) or ''}:{session}"
 
