@@ -57,7 +57,13 @@ _WHOLE_CHIP_JS = """(text) => { const zh = (navigator.language || "").toLowerCas
 # A browser may forbid a page to keep anything; the list then lasts as long as the tab.
 _REMEMBER_JS = "(list) => { try { localStorage.setItem('pronunciations', list || ''); } catch (_) { return; } }"
 _REMEMBER_LISTEN_JS = "(on) => { try { localStorage.setItem('listen', on ? 'on' : 'off'); } catch (_) { return; } }"
-_RECALL_LISTEN_JS = "() => { try { return localStorage.getItem('listen') !== 'off'; } catch (_) { return true; } }"
+# Whoever was quicker than the page, and has already chosen, is not overruled.
+_RECALL_LISTEN_JS = """() => {
+  const root = document.documentElement, box = document.querySelector('#listen input');
+  root.dataset.recalled = 'yes';
+  try { if (localStorage.getItem('listen') === 'off') return false; } catch (_) { /* storage is closed to us */ }
+  return box ? box.checked : true;
+}"""
 _RECALL_JS = "() => { try { return localStorage.getItem('pronunciations') || ''; } catch (_) { return ''; } }"
 
 

@@ -182,11 +182,13 @@ def test_two_visitors_hear_only_their_own(browser: Browser, gated: Server, p0_wa
 
 def test_whoever_wants_silence_has_it_after_a_reload_too(visitor: Watched, gated: Server, p0_wav: Path) -> None:
     open_gate(cache(gated), 8)
+    visitor.page.wait_for_function("document.documentElement.dataset.recalled")
+    visitor.page.wait_for_timeout(500)  # what was recalled is put into the box a moment later
     assert visitor.page.get_by_label("Play while it is made").is_checked()
     visitor.page.click("#listen input")
     visitor.page.wait_for_function("localStorage.getItem('listen') === 'off'")
     visitor.page.reload()
-    visitor.page.wait_for_function("!document.querySelector('#listen input').checked")
+    visitor.page.wait_for_function("document.querySelector('#listen input')?.checked === false")
     visitor.give(str(p0_wav), TEXT, "8")
     visitor.page.click("#generate")
     finished(visitor, gated)
