@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -75,6 +75,8 @@ class FakeClient:
 
 
 class FakeRequest:
+    scope: ClassVar[dict[str, str]] = {"http_version": "1.1"}
+
     async def receive(self) -> Message:
         await asyncio.Event().wait()
         raise AssertionError
