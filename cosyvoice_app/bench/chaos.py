@@ -52,6 +52,8 @@ WAITING = 6
 _BETWEEN_S = 0.3
 """From a recovery to the next kill: enough for requests to be under way again."""
 _RECOVERY_MOST_S = 60.0
+_ASKING_AT_ONCE = 8
+"""More than the threads that answer /health."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +107,8 @@ def wreck(server: OwnServer, *, kills: int, clients: int, restarts: int, uploads
     traffic = prepare(server.url, pool=24, tone=True)
     kept = waiting_ones_succeed(server, traffic, WAITING)
     say(f"a full queue, and the worker killed: {kept}")
-    ask_all(traffic, range(2 * clients), clients)  # pools of threads grow to what the load needs, and stay
+    ask_all(traffic, range(2 * clients), clients)
+    fill_pools(server)
     before = footprint(server)
     record = Record()
     with steady(traffic, clients, record), rudeness.beside(traffic, uploads=uploads) as rude:
@@ -123,6 +126,16 @@ def wreck(server: OwnServer, *, kills: int, clients: int, restarts: int, uploads
         "web_rss_mb": [round(rss / 1e6) for rss in memory[:: max(1, kills // 10)]], "queue_kept": kept,
         "restarts": pressed, "rude": rude.counts(), "before": before, "after": after, "faults": faults,
     }
+
+
+def fill_pools(server: OwnServer) -> None:
+    """The pools that change the engine's state and tell of it get a thread when one is first wanted, up to a fixed
+    number, and keep it: no growth to be found later."""
+    for mode in RESTART_MODES:
+        httpx.post(f"{server.url}/v1/engine/restart", json={"mode": mode}, timeout=600.0, trust_env=False)
+    with ThreadPoolExecutor(_ASKING_AT_ONCE) as pool:
+        for future in [pool.submit(server.health) for _ in range(4 * _ASKING_AT_ONCE)]:
+            future.result()
 
 
 # The steady clients.

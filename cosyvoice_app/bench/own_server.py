@@ -51,6 +51,11 @@ class OwnServer:
         report: dict[str, Any] = httpx.get(f"{self.url}/health", timeout=60.0, trust_env=False).json()
         return report
 
+    def let_idle_threads_go(self) -> None:
+        """The pool that reads and writes for requests drops the threads idle for ten seconds when it is next used, and
+        only then. /health is answered by threads of its own."""
+        httpx.get(f"{self.url}/v1/voices", timeout=60.0, trust_env=False).raise_for_status()
+
     def worker_pid(self) -> int | None:
         pid: int | None = self.health()["worker_pid"]
         return pid

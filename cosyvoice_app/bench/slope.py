@@ -95,7 +95,7 @@ def counts_back(start: Footprint, server: OwnServer, *, calm_s: float = CALM_S) 
                if not key.endswith("rss") and now[key] > start[key] + (COUNT_SLACK if key != "temporary_files" else 0)]
         if not off or time.monotonic() > end:
             return now, off
-        server.health()  # a request lets the web process's pool drop the threads it no longer needs
+        server.let_idle_threads_go()
         time.sleep(0.5)
 
 

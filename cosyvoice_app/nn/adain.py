@@ -14,15 +14,16 @@ from torch import Tensor, nn
 EPS = 1e-5
 
 
-def _row_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of one row [T, C], each [C].
+def _row_moments(x: Tensor, scratch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of one row [T, C], each [C]. `scratch`, shaped like x, may be overwritten.
 
     Threads share a sum by channels, so the bits don't depend on how many there are; the fused kernel adds up each
     thread's frames first.
     """
     wide = x if x.dtype == torch.float64 else x.float()
     mean = wide.sum(0) / len(x)
-    variance = (wide.square().sum(0) / len(x) - mean.square()).clamp_(min=0.0)
+    squares = torch.mul(wide, wide, out=scratch if wide is x else None)
+    variance = (squares.sum(0) / len(x) - mean.square()).clamp_(min=0.0)
     return mean.to(x.dtype), variance.to(x.dtype)
 
 
@@ -63,7 +64,7 @@ class AdaIN(nn.Module):
             if torch.is_grad_enabled() or x.device.type != "cpu":
                 # One fused kernel, with a gradient: time takes the place of the batch.
                 return F.batch_norm(x[0], None, None, gamma[0], beta[0], training=True, eps=EPS)[None]
-            middle, spread = _row_moments(x[0])
+            middle, spread = _row_moments(x[0], None if out is None else out[0])
             scale = gamma[0] * torch.rsqrt(spread + EPS)
             return torch.addcmul(beta[0] - middle * scale, x, scale, out=out)
         mean, variance = _moments(x, mask)
