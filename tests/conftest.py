@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import clips as clip_maker
 import pytest
+from services import IMPATIENT, QUICK, Start, settle
 from web_server import api, server  # noqa: F401 - fixtures
 
 from cosyvoice_app import assets
 from cosyvoice_app.errors import AssetError
+from cosyvoice_app.outputs import OutputStore
+from cosyvoice_app.serving.service import EngineService
+from cosyvoice_app.serving.supervisor import Limits
+from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import PromptClip
 from cosyvoice_app.voices.clips import ClipCache
 
@@ -45,6 +51,26 @@ def p0(p0_wav: Path) -> PromptClip:
 @pytest.fixture(scope="session")
 def p1(p1_wav: Path) -> PromptClip:
     return ClipCache().load(p1_wav)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a service on `tmp_path/outputs`; all are closed at the end."""
+    running: list[EngineService] = []
+
+    def start_one(engine: str = QUICK, *, limits: Limits = IMPATIENT, outputs: OutputStore | None = None,
+                  wait: bool = True, **options: Any) -> EngineService:
+        service = EngineService(Settings(engine=engine, outputs=tmp_path / "outputs", cache=tmp_path, **options),
+                                limits=limits, outputs=outputs)
+        running.append(service)
+        service.start()
+        if wait:
+            settle(service)
+        return service
+
+    yield start_one
+    for service in running:
+        service.close()
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from cosyvoice_app.engines.capabilities import TONE
 from cosyvoice_app.engines.tone import ToneAcoustic, ToneEngine
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.settings import Settings
@@ -78,3 +80,24 @@ class DeafTone(QuickTone):
     def __init__(self) -> None:
         super().__init__()
         self.acoustic_model = _Deaf(self.sleep_s, self.step_s, self.steps)
+
+
+class DeafLane(DeafTone):
+    """As DeafTone, with its calls joined by the lane: while one sleeps the others wait."""
+
+    capabilities = replace(TONE, concurrent=False)
+
+
+class _DeviceLost(_Deaf):
+    def _work(self, seed: int, cancel: object) -> None:
+        if seed == 9010:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        time.sleep(60.0 if seed == 9011 else self._sleep_s)
+
+
+class LosesItsDevice(QuickTone):
+    """Seed 9010 breaks the device; seed 9011 sleeps on it for a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acoustic_model = _DeviceLost(self.sleep_s, self.step_s, self.steps)

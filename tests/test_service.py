@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import signal
 import statistics
@@ -12,22 +11,31 @@ import sys
 import threading
 import time
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from services import (
+    IMPATIENT,
+    MEMORY_SEED,
+    QUICK,
+    SLOW_SEED,
+    Start,
+    ask,
+    end_of,
+    pcm_hash,
+    say,
+    settle,
+    until_running,
+)
 
 from cosyvoice_app.engines.tone import ToneEngine
 from cosyvoice_app.errors import (
-    AppError,
     BadAudio,
     Cancelled,
-    EngineFailure,
     NoEngine,
     OutOfMemory,
     QueueFull,
@@ -38,39 +46,13 @@ from cosyvoice_app.outputs import OutputStore
 from cosyvoice_app.pipeline import EngineFacts
 from cosyvoice_app.serving.messages import Report
 from cosyvoice_app.serving.process import describe_exit
-from cosyvoice_app.serving.request import Done, Failed, Queued, Status, SynthesisRequest, SynthesisResult, Ticket
+from cosyvoice_app.serving.request import Done, Failed, Queued, SynthesisResult
 from cosyvoice_app.serving.service import EngineService
 from cosyvoice_app.serving.state import device_warnings
-from cosyvoice_app.serving.supervisor import Limits
 from cosyvoice_app.settings import Settings
 from cosyvoice_app.types import PromptClip
 
 ROOT = Path(__file__).parents[1]
-QUICK = "engines_for_tests:QuickTone"
-SLOW_SEED, MEMORY_SEED = 9010, 9006
-IMPATIENT = Limits(heartbeat_s=20.0, cancel_s=0.5, stop_s=1.0, backoff_s=0.05)
-
-Start = Callable[..., EngineService]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a service on `tmp_path/outputs`; all are closed at the end."""
-    running: list[EngineService] = []
-
-    def start_one(engine: str = QUICK, *, limits: Limits = IMPATIENT, outputs: OutputStore | None = None,
-                  wait: bool = True, **options: Any) -> EngineService:
-        service = EngineService(Settings(engine=engine, outputs=tmp_path / "outputs", cache=tmp_path, **options),
-                                limits=limits, outputs=outputs)
-        running.append(service)
-        service.start()
-        if wait:
-            settle(service)
-        return service
-
-    yield start_one
-    for service in running:
-        service.close()
 
 
 @pytest.fixture(scope="module")
@@ -81,35 +63,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineService]:
     settle(service)
     yield service
     service.close()
-
-
-def settle(service: EngineService, *, state: str = "ready", timeout_s: float = 60.0) -> Status:
-    end = time.monotonic() + timeout_s
-    while (status := service.status()).state != state:
-        assert time.monotonic() < end, f"still {status.state}: {status.detail}"
-        time.sleep(0.02)
-    return status
-
-
-def ask(clip: PromptClip, text: str = "Hello there.", seed: int = 7, **fields: Any) -> SynthesisRequest:
-    return SynthesisRequest(clip, text, seed=seed, **fields)
-
-
-def say(service: EngineService, clip: PromptClip, text: str = "Hello there.", seed: int = 7) -> SynthesisResult:
-    return service.submit(ask(clip, text, seed)).result(60.0)
-
-
-def pcm_hash(path: Path | None) -> str:
-    assert path is not None
-    with wave.open(str(path), "rb") as file:
-        return hashlib.sha256(file.readframes(file.getnframes())).hexdigest()
-
-
-def until_running(service: EngineService, ticket: Ticket) -> None:
-    for event in ticket.events():
-        if not isinstance(event, Queued):
-            return
-    raise AssertionError("the request never ran")
 
 
 # Results.
@@ -202,12 +155,6 @@ def test_out_of_memory_is_survived_again_and_again(shared: EngineService, p0: Pr
     assert service.status().worker_pid == pid
 
 
-def end_of(ticket: Ticket) -> Done | Failed:
-    *_, last = ticket.events()
-    assert isinstance(last, Done | Failed)
-    return last
-
-
 def test_bad_text_is_refused_before_it_waits(start: Start, p0: PromptClip) -> None:
     service = start(max_chars=20)
     for text in ("", "。。。", "a" * 21):
@@ -215,17 +162,6 @@ def test_bad_text_is_refused_before_it_waits(start: Start, p0: PromptClip) -> No
             service.submit(ask(p0, text))
     assert service.status().queue == 0
     assert say(service, p0).path
-
-
-def test_a_disk_that_refuses_is_told_to_its_owner(start: Start, tmp_path: Path, p0: PromptClip) -> None:
-    class FullDisk(OutputStore):
-        def save(self, audio: Any, sidecar: Any) -> Path:
-            raise AppError("The result can't be written: No space left on device.")
-
-    service = start(outputs=FullDisk(tmp_path / "full"))
-    for _ in range(2):
-        with pytest.raises(AppError, match="No space left"):
-            say(service, p0)
 
 
 # Queue and cancel.
@@ -285,62 +221,6 @@ def test_waiting_for_a_result_no_longer_than_asked_cancels_it(shared: EngineServ
         ticket.result(0.2)
     with pytest.raises(Cancelled):
         ticket.result(1.0)
-
-
-# Crash and hang.
-
-
-def test_a_killed_worker_costs_the_running_request_only(start: Start, p0: PromptClip) -> None:
-    service = start(max_batch=1)
-    running = service.submit(ask(p0, seed=SLOW_SEED))
-    waiting = service.submit(ask(p0))
-    until_running(service, running)
-    pid = service.status().worker_pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(EngineFailure, match=r"SIGKILL \(9\)"):
-        running.result(60.0)
-    assert waiting.result(60.0).path
-    assert service.status().worker_pid != pid
-    assert not psutil.pid_exists(pid)
-
-
-def test_a_stuck_worker_is_replaced(start: Start, p0: PromptClip) -> None:
-    service = start(max_batch=1, limits=replace(IMPATIENT, heartbeat_s=3.0))
-    running = service.submit(ask(p0, seed=SLOW_SEED))
-    waiting = service.submit(ask(p0))
-    until_running(service, running)
-    pid = service.status().worker_pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
-        time.sleep(0.01)
-    status = service.status()
-    assert status.worker_pid == pid and "did not answer" in status.warnings[0]
-    with pytest.raises(TimedOut, match="no sign of life"):
-        running.result(60.0)
-    assert waiting.result(60.0).path
-    assert not psutil.pid_exists(pid)
-
-
-def test_a_request_over_its_time_ends_and_a_deaf_engine_with_it(start: Start, p0: PromptClip) -> None:
-    service = start("engines_for_tests:DeafTone", timeout_s=1, max_batch=1)
-    pid = service.status().worker_pid
-    running = service.submit(ask(p0, seed=SLOW_SEED))
-    waiting = service.submit(ask(p0))
-    with pytest.raises(TimedOut, match="1 s allowed"):
-        running.result(60.0)
-    assert waiting.result(60.0).path
-    assert service.status().worker_pid != pid
-
-
-def test_an_obedient_engine_is_kept_when_a_request_times_out(start: Start, p0: PromptClip) -> None:
-    service = start(timeout_s=1)
-    pid = service.status().worker_pid
-    with pytest.raises(TimedOut):
-        service.submit(ask(p0, seed=SLOW_SEED)).result(60.0)
-    assert say(service, p0).path
-    assert service.status().worker_pid == pid
 
 
 def test_ctrl_c_is_the_web_process_s_business(shared: EngineService, p0: PromptClip) -> None:

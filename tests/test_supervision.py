@@ -220,6 +220,24 @@ def test_no_process_to_be_had_is_an_error_that_leaves_nothing(
     eventually(lambda: threading.active_count() == threads)
 
 
+@pytest.mark.parametrize("thread", ["worker-sender", "worker-keeper"])
+def test_no_thread_to_be_had_is_an_error_that_leaves_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    begin = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name == thread:
+            raise RuntimeError("can't start new thread")
+        begin(self)
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    threads, files = threading.active_count(), psutil.Process().num_fds()
+    with pytest.raises(OSError, match="can't start new thread"):
+        start(QUICK)
+    eventually(lambda: threading.active_count() <= threads and psutil.Process().num_fds() <= files)
+
+
 # No orphans.
 
 _WEB = """

@@ -30,6 +30,7 @@ from cosyvoice_app.types import Capabilities, Progress
 from cosyvoice_app.web import desk as desk_module
 from cosyvoice_app.web import i18n, page_parts, ui
 from cosyvoice_app.web.desk import Desk
+from cosyvoice_app.web.visitor import client_of
 
 
 def client(server: Server, folder: Path) -> Client:
@@ -313,7 +314,7 @@ def test_a_clips_report_that_was_made_up_is_no_report(desk: Desk, p0_wav: Path, 
 
 def test_visitors_are_told_apart_by_address_and_tab() -> None:
     def named(host: str, session: str) -> str:
-        return desk_module.client_of(gr.Request(client={"host": host}, session_hash=session))
+        return client_of(gr.Request(client={"host": host}, session_hash=session))
 
     first = named("192.0.2.1", "tab one")
     page_, address, session = first.split(":")

@@ -26,6 +26,7 @@ from cosyvoice_app.bench import rudeness
 from cosyvoice_app.bench.caller import Caller, prepare
 from cosyvoice_app.bench.load import machine
 from cosyvoice_app.bench.own_server import OwnServer, own_server
+from cosyvoice_app.bench.own_server import add_arguments as add_server_arguments
 from cosyvoice_app.bench.slope import ask_all, counts_back, footprint
 from cosyvoice_app.bench.traffic import (
     PITCH_SLACK_HZ,
@@ -57,13 +58,12 @@ _ASKING_AT_ONCE = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", default="tone", help="the server's engine [default: %(default)s]")
+    add_server_arguments(parser)
     parser.add_argument("--kills", type=int, default=50, help="how often [default: %(default)s]")
     parser.add_argument("--clients", type=int, default=24, help="asking all the time [default: %(default)s]")
     parser.add_argument("--restarts", type=int, default=5, help="restarts under load after the kills, of each kind "
                         "[default: %(default)s]")
     parser.add_argument("--uploads", type=int, default=200, help="uploads broken off [default: %(default)s]")
-    parser.add_argument("--serve", default="", metavar="OPTIONS", help="options for the server, in one string")
 
 
 @dataclass

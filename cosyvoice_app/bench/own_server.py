@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -24,6 +25,12 @@ ROOT = Path(__file__).parents[2]
 START_S = 600.0
 _END_S = 30.0
 _POLL_S = 0.05
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which server a bench starts."""
+    parser.add_argument("--engine", default="tone", help="the server's engine [default: %(default)s]")
+    parser.add_argument("--serve", default="", metavar="OPTIONS", help="options for the server, in one string")
 
 
 @dataclass(frozen=True)

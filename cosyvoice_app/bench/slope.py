@@ -24,6 +24,7 @@ import psutil
 from cosyvoice_app.bench.caller import Caller, prepare
 from cosyvoice_app.bench.load import machine
 from cosyvoice_app.bench.own_server import OwnServer, own_server
+from cosyvoice_app.bench.own_server import add_arguments as add_server_arguments
 from cosyvoice_app.bench.traffic import Traffic, Verdict, judge
 from cosyvoice_app.console import print_json
 from cosyvoice_app.errors import BadInput, EngineFailure
@@ -39,13 +40,12 @@ Footprint = dict[str, int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", default="tone", help="the server's engine [default: %(default)s]")
+    add_server_arguments(parser)
     parser.add_argument("--requests", type=int, default=1000, help="how many [default: %(default)s]")
     parser.add_argument("--clients", type=int, default=4, help="asking at once [default: %(default)s]")
     parser.add_argument("--warm-up", type=int, default=0, help="requests before the first sample counts "
                         "[default: a tenth]")
     parser.add_argument("--pool", type=int, default=24, help="different requests [default: %(default)s]")
-    parser.add_argument("--serve", default="", metavar="OPTIONS", help="options for the server, in one string")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ from cosyvoice_app.engines.failure import is_poisonous, release_memory
 from cosyvoice_app.errors import Cancelled, EngineFailure, is_out_of_memory
 from cosyvoice_app.serving.batches import StageCounts
 from cosyvoice_app.serving.request import Priority
+from cosyvoice_app.text.sizes import sounds
 from cosyvoice_app.types import Audio, CancelToken, Row, Voice
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ Stage = Literal["predict", "decode"]
 _LOOK_S = 0.05
 """How often a waiting job looks whether it was cancelled."""
 _SIMILAR = 2.0
-"""Rows whose texts differ by more than this factor don't share a batch: the short one would wait for the long one."""
+"""Rows longer than others by more than this factor have no batch with them: the short one would wait for the long."""
 _COST = {"interactive": 1.0, "batch": 8.0}
 """Of a segment, in turns."""
 _FIT_COST = 1.0
@@ -58,6 +59,11 @@ class _Call:
     given_back: threading.Event = field(default_factory=threading.Event)
     batch: Sequence[_Call] = ()
     """Those with whom it is on the device."""
+    size: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.row is not None:
+            self.size = sounds(self.row.segment.pieces)
 
     @property
     def order(self) -> tuple[float, int]:
@@ -71,10 +77,6 @@ class _Call:
     def unwanted(self) -> bool:
         """On the device, and nobody wants what comes of it."""
         return bool(self.batch) and all(_is_cancelled(call.cancel) for call in self.batch)
-
-    @property
-    def size(self) -> int:
-        return len(self.row.segment.text) if self.row is not None else 0
 
 
 class _AllCancelled:

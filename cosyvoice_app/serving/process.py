@@ -40,7 +40,7 @@ class WorkerProcess:
     """`on_message` is called from the keeper thread, in order; the last message is Gone.
 
     Sending goes through a thread of its own: a worker that stopped reading fills the pipe, and must not hold up
-    the one who is about to notice that. Raises OSError when the system won't start a process.
+    the one who is about to notice that. Raises OSError when the system won't start a process or a thread.
     """
 
     def __init__(self, settings: Settings, on_message: OnMessage) -> None:
@@ -56,8 +56,14 @@ class WorkerProcess:
         started: Future[None] = Future()
         self._keeper = threading.Thread(target=self._keep, args=(theirs, started), name="worker-keeper", daemon=True)
         self._last_seen = time.monotonic()
-        self._sender.start()
-        self._keeper.start()
+        try:
+            self._sender.start()
+            self._keeper.start()
+        except RuntimeError as error:  # no more threads to be had
+            self._outbox.put(None)
+            self._line.close()
+            theirs.close()
+            raise OSError(f"no thread could be started for the engine process: {error}") from error
         started.result()
 
     @property

@@ -16,7 +16,7 @@ from cosyvoice_app.serving.request import Priority, Queued
 from cosyvoice_app.serving.ticket import RequestTicket
 
 _BATCH_SHARE = 8
-_FIXED_COST_CHARS = 20
+_FIXED_COST_SOUNDS = 20
 """What a request costs besides its text."""
 
 
@@ -42,7 +42,7 @@ class _Turns:
 
     def add(self, ticket: RequestTicket) -> None:
         client = ticket.request.client
-        finish = max(self._now, self._finish.get(client, 0.0)) + _FIXED_COST_CHARS + ticket.size_chars
+        finish = max(self._now, self._finish.get(client, 0.0)) + _FIXED_COST_SOUNDS + ticket.size_sounds
         self._finish[client] = finish
         self._number += 1
         self.waiting.append(_Waiting(ticket, finish, self._number))

@@ -37,14 +37,7 @@ from cosyvoice_app.serving.planner import Planner
 from cosyvoice_app.serving.process import WorkerProcess
 from cosyvoice_app.serving.queue import RequestQueue
 from cosyvoice_app.serving.reports import Reports
-from cosyvoice_app.serving.request import (
-    Chunk,
-    Failed,
-    Status,
-    SynthesisRequest,
-    Ticket,
-    Working,
-)
+from cosyvoice_app.serving.request import Chunk, Failed, Status, SynthesisRequest, Ticket, Working
 from cosyvoice_app.serving.state import describe
 from cosyvoice_app.serving.supervisor import Limits, Supervisor
 from cosyvoice_app.serving.ticket import RequestTicket

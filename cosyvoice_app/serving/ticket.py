@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from cosyvoice_app.errors import TimedOut
 from cosyvoice_app.pipeline import Job
 from cosyvoice_app.serving.request import Done, Event, Failed, SynthesisRequest, SynthesisResult
+from cosyvoice_app.text.sizes import sounds
 
 
 class RequestTicket:
@@ -31,9 +32,9 @@ class RequestTicket:
         self._news = threading.Condition()
 
     @property
-    def size_chars(self) -> int:
-        """How much is to be said: what a turn costs."""
-        return sum(len(segment.text) for segment in self.job.segments)
+    def size_sounds(self) -> int:
+        """How much is to be said: what a turn costs. A Chinese character is as long as some five letters."""
+        return sum(sounds(segment.pieces) for segment in self.job.segments)
 
     def late(self, now: float) -> TimedOut | None:
         """The error to give up with, when the caller's own deadline has passed."""

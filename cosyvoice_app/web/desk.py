@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 import tempfile
 import threading
@@ -33,8 +32,9 @@ from cosyvoice_app.web.answers import report
 from cosyvoice_app.web.control import EngineControl
 from cosyvoice_app.web.door import make_request, random_seed, settle_pronunciations, settle_seed, settle_speed
 from cosyvoice_app.web.follow import follow
-from cosyvoice_app.web.i18n import Lang, error_heading, language_of, say
+from cosyvoice_app.web.i18n import Lang, error_heading, say
 from cosyvoice_app.web.live import Live
+from cosyvoice_app.web.visitor import client_of, language
 
 MB = 1_000_000
 SAMPLES = Path(__file__).with_name("samples")
@@ -43,24 +43,8 @@ SAMPLE_WORDS: dict[Lang, str] = {
     "zh": "所有因外部冲击导致房价泡沫破灭的经济体",
 }
 Shown = tuple[Any, Any, Any]
-SESSION_CHARS = 16
 CLIP_MOST_S = 86_400.0
 """Beyond any clip; and neither infinite nor NaN is below it."""
-
-
-def language(request: gr.Request | None) -> Lang:
-    headers = getattr(request, "headers", None)
-    return language_of(headers.get("accept-language") if headers is not None else None)
-
-
-def client_of(request: gr.Request) -> str:
-    """`page:ADDRESS:SESSION`: limits count a visitor by their tab and all tabs of an address together.
-
-    The session is hashed, since whoever knows it can stop its requests.
-    """
-    session = hashlib.sha256((request.session_hash or "").encode(errors="surrogatepass")).hexdigest()[:SESSION_CHARS]
-    visitor = getattr(request, "client", None)
-    return f"page:{getattr(visitor, 'host', None) or ''}:{session}"
 
 
 class Desk:
