@@ -20,7 +20,7 @@ from cosyvoice_app import assets
 from cosyvoice_app.engines.lite import g2p_pinyin, g2p_zh, g2p_zh_context
 from cosyvoice_app.engines.lite.g2p_zh import SETTLED
 from cosyvoice_app.engines.lite.g2p_zh_read import readings
-from cosyvoice_app.engines.lite.polyphones import Polyphones, convert_g2pm
+from cosyvoice_app.engines.lite.polyphones import WINDOW, Polyphones, convert_g2pm
 from cosyvoice_app.errors import AssetError
 from cosyvoice_app.text.chars import HAN as HAN_CHARS
 from cosyvoice_app.text.simplified import simplified
@@ -345,15 +345,18 @@ def test_rare_characters_are_read_by_their_sentence(network: Polyphones) -> None
 
 
 @pytest.mark.weights
-def test_a_sentence_costs_little(network: Polyphones) -> None:
+def test_a_text_is_read_in_one_pass_over_what_surrounds_the_places(
+    network: Polyphones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it costs: `bench reading`."""
+    steps: list[int] = []
+    lstm = network._lstm
+    monkeypatch.setattr(network, "_lstm", lambda x: steps.append(len(x)) or lstm(x))
     text = ("这幢大楼旁边有只蛤蟆，他缪先生攒钱买了一把镐，" * 4)[:60]
     network.read(text, range(len(text)))
-    took = []
-    for _ in range(20):
-        start = time.perf_counter()
-        network.read(text, range(len(text)))
-        took.append(time.perf_counter() - start)
-    assert min(took) < 0.004
+    network.read("我" * 2000 + "幢" + "我" * 2000, [2000])
+    network.read("我们走。", [])
+    assert steps == [60 + 2, 2 * WINDOW + 1 + 2]  # and the marks of a beginning and an end
 
 
 @pytest.mark.parametrize(

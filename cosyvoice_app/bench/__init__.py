@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cosyvoice_app.bench import batching, chaos, cosyvoice3, features, latency, load, normalisers, slope
+from cosyvoice_app.bench import batching, chaos, cosyvoice3, features, latency, load, normalisers, reading, slope
 
-_BENCHES = (batching, chaos, cosyvoice3, features, latency, load, normalisers, slope)
+_BENCHES = (batching, chaos, cosyvoice3, features, latency, load, normalisers, reading, slope)
 
 
 def cli(argv: Sequence[str]) -> int:
