@@ -43,7 +43,7 @@ def test_a_disk_that_refuses_is_told_to_its_owner(start: Start, tmp_path: Path, 
 def test_who_leaves_while_it_is_saved_leaves_no_file(start: Start, tmp_path: Path, p0: PromptClip, how: str) -> None:
     disk = SlowDisk(tmp_path / "slow")
     service = start(outputs=disk)
-    ticket = service.submit(ask(p0, deadline_s=None if how == "stopped" else 1.0))
+    ticket = service.submit(ask(p0, deadline_s=None if how == "stopped" else 3.0))
     assert disk.asked.wait(60.0)
     if how == "stopped":
         ticket.cancel()

@@ -73,7 +73,7 @@ def test_a_lane_that_hangs_costs_its_batch_and_no_one_who_waits(start: Start, p0
     pid = service.status().worker_pid
     running = service.submit(ask(p0, seed=SLOW_SEED))
     until_running(service, running)
-    time.sleep(0.2)  # till it has the lane to itself
+    time.sleep(1.0)  # till it has the lane to itself
     behind = [service.submit(ask(p0, seed=seed)) for seed in range(1, 16)]  # with it as many as the worker has at once
     late = service.submit(ask(p0, seed=99))
     running.cancel()
