@@ -222,6 +222,17 @@ def test_rows_of_very_different_length_do_not_share_a_batch(make: Make, pool: Th
     assert not any({"x", "y"} <= rows or {"z", "y"} <= rows for rows in together)
 
 
+def test_length_is_what_takes_long_to_say_in_any_language(make: Make, pool: ThreadPoolExecutor) -> None:
+    stages, script = make()
+    first = held_up(stages, script, pool)
+    others = line_up(stages, pool, ["没关系。", "wait here just now.", "你" * 19])
+    script.gate.set()
+    for one in (first, *others):
+        one.result(PATIENCE_S)
+    assert ("predict", ["没关系。", "wait here just now."]) in script.batches
+    assert ("predict", ["你" * 19]) in script.batches
+
+
 def test_older_jobs_go_first_and_interactive_ones_before_all_batch_ones(make: Make, pool: ThreadPoolExecutor) -> None:
     stages, script = make(max_rows=1)
     first = held_up(stages, script, pool)

@@ -17,8 +17,9 @@ from cosyvoice_app.types import PromptClip, Segment, Text
 _numbers = count()
 
 
-def ticket(clip: PromptClip, client: str = "", priority: Priority = "interactive", chars: int = 20) -> RequestTicket:
-    words = "a" * chars
+def ticket(clip: PromptClip, client: str = "", priority: Priority = "interactive", chars: int = 20,
+           char: str = "a") -> RequestTicket:
+    words = char * chars
     request = SynthesisRequest(clip, words, seed=1 + next(_numbers), client=client, priority=priority)
     job = plan(clip, "Hi.", seed=request.seed, max_chars=100)
     return RequestTicket(request, dataclasses.replace(job, segments=(Segment(words, (Text(words, "en"),)),)),
@@ -66,12 +67,17 @@ def test_turns_alternate_between_clients_who_ask_for_the_same(p0: PromptClip) ->
         assert names[:upto].count("a") == upto // 2
 
 
-def test_turns_are_paid_in_characters_not_in_requests(p0: PromptClip) -> None:
+def test_turns_are_paid_by_length_not_in_requests(p0: PromptClip) -> None:
     long, short = [ticket(p0, "long", chars=180) for _ in range(10)], [ticket(p0, "short", chars=30) for _ in range(40)]
     order = [one.request.client for one in served(filled(*long, *short))]
     for upto in range(5, 45):
         characters = {"long": 200 * order[:upto].count("long"), "short": 50 * order[:upto].count("short")}
         assert abs(characters["long"] - characters["short"]) <= 200
+
+
+def test_a_chinese_character_is_paid_for_as_the_letters_of_its_length(p0: PromptClip) -> None:
+    han, letters = ticket(p0, "han", chars=20, char="好"), ticket(p0, "letters", chars=60)
+    assert served(filled(han, letters)) == [letters, han]
 
 
 def test_a_short_request_passes_a_long_one_of_a_stranger(p0: PromptClip) -> None:
