@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ class SlowDisk(OutputStore):
         return super().save(audio, sidecar)
 
 
+@pytest.fixture
+def disk(start: Start, tmp_path: Path) -> Iterator[SlowDisk]:
+    """Free before `start` closes the services, which waits for what is being saved."""
+    slow = SlowDisk(tmp_path / "slow")
+    yield slow
+    slow.free.set()
+
+
 def test_a_disk_that_refuses_is_told_to_its_owner(start: Start, tmp_path: Path, p0: PromptClip) -> None:
     class FullDisk(OutputStore):
         def save(self, audio: Any, sidecar: Any) -> Path:
@@ -40,8 +49,7 @@ def test_a_disk_that_refuses_is_told_to_its_owner(start: Start, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("how", ["stopped", "late"])
-def test_who_leaves_while_it_is_saved_leaves_no_file(start: Start, tmp_path: Path, p0: PromptClip, how: str) -> None:
-    disk = SlowDisk(tmp_path / "slow")
+def test_who_leaves_while_it_is_saved_leaves_no_file(start: Start, disk: SlowDisk, p0: PromptClip, how: str) -> None:
     service = start(outputs=disk)
     ticket = service.submit(ask(p0, deadline_s=None if how == "stopped" else 3.0))
     assert disk.asked.wait(60.0)
@@ -57,9 +65,8 @@ def test_who_leaves_while_it_is_saved_leaves_no_file(start: Start, tmp_path: Pat
 
 
 def test_nothing_more_is_made_than_a_slow_disk_can_catch_up_with(
-    start: Start, tmp_path: Path, p0: PromptClip
+    start: Start, disk: SlowDisk, p0: PromptClip
 ) -> None:
-    disk = SlowDisk(tmp_path / "slow")
     service = start(QUICK, outputs=disk)
     tickets = [service.submit(ask(p0, seed=seed)) for seed in range(1, 81)]
     end = time.monotonic() + 60.0

@@ -12,16 +12,24 @@ import pytest
 from services import IMPATIENT, SLOW_SEED, Start, ask, say, until_running
 
 from cosyvoice_app.errors import EngineFailure, TimedOut
+from cosyvoice_app.serving.request import Ticket
+from cosyvoice_app.serving.service import EngineService
 from cosyvoice_app.types import PromptClip
+
+
+def one_runs_and_one_waits(service: EngineService, clip: PromptClip) -> tuple[Ticket, Ticket, int]:
+    """Of an engine that takes one at a time; and its process."""
+    running = service.submit(ask(clip, seed=SLOW_SEED))
+    waiting = service.submit(ask(clip))
+    until_running(service, running)
+    pid = service.status().worker_pid
+    assert pid is not None
+    return running, waiting, pid
 
 
 def test_a_killed_worker_costs_the_running_request_only(start: Start, p0: PromptClip) -> None:
     service = start(max_batch=1)
-    running = service.submit(ask(p0, seed=SLOW_SEED))
-    waiting = service.submit(ask(p0))
-    until_running(service, running)
-    pid = service.status().worker_pid
-    assert pid is not None
+    running, waiting, pid = one_runs_and_one_waits(service, p0)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineFailure, match=r"SIGKILL \(9\)"):
         running.result(60.0)
@@ -32,11 +40,7 @@ def test_a_killed_worker_costs_the_running_request_only(start: Start, p0: Prompt
 
 def test_a_stuck_worker_is_replaced(start: Start, p0: PromptClip) -> None:
     service = start(max_batch=1, limits=replace(IMPATIENT, heartbeat_s=3.0))
-    running = service.submit(ask(p0, seed=SLOW_SEED))
-    waiting = service.submit(ask(p0))
-    until_running(service, running)
-    pid = service.status().worker_pid
-    assert pid is not None
+    running, waiting, pid = one_runs_and_one_waits(service, p0)
     os.kill(pid, signal.SIGSTOP)
     while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.01)
